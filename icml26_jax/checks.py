@@ -14,13 +14,13 @@ def is_concrete(*values) -> bool:
 
 
 def check_range(
-    name: str,
-    value,
-    *,
-    low: float = -math.inf,
-    high: float = math.inf,
-    open_low: bool = False,
-    open_high: bool = False,
+  name: str,
+  value,
+  *,
+  low: float = -math.inf,
+  high: float = math.inf,
+  open_low: bool = False,
+  open_high: bool = False,
 ) -> None:
   """Raises ValueError unless all of a concrete `value` lies in a range.
 
@@ -47,7 +47,7 @@ def check_range(
     left, right = "(["[not open_low], ")]"[not open_high]
     worst = array[~inside].flat[0] if array.ndim else array
     raise ValueError(
-        f"{name} must be in {left}{low:g}, {high:g}{right}, got {worst}"
+      f"{name} must be in {left}{low:g}, {high:g}{right}, got {worst}"
     )
 
 
@@ -74,5 +74,29 @@ def check_tokens(name: str, tokens, vocab_size: int, mask=None) -> None:
   outside = array[(array < 0) | (array >= vocab_size)]
   if outside.size:
     raise ValueError(
-        f"{name} must be in [0, {vocab_size}), got {outside.flat[0]}"
+      f"{name} must be in [0, {vocab_size}), got {outside.flat[0]}"
+    )
+
+
+def check_probabilities(name: str, value) -> None:
+  """Raises ValueError unless a concrete `value` holds distributions.
+
+  Args:
+    name: how the argument is called, for the message.
+    value: `[..., V]` array; each `value[i]` must be non-negative and sum to 1
+      within float32 rounding, V * 2^-23 (at least 1e-6).
+
+  Raises:
+    ValueError: naming the argument and the first sum that is not 1.
+  """
+  if not is_concrete(value):
+    return
+  array = np.asarray(value, np.float64)
+  check_range(name, array, low=0.0, high=1.0 + 1e-6)
+  sums = array.sum(axis=-1)
+  tolerance = max(array.shape[-1] * 2.0**-23, 1e-6)
+  wrong = np.abs(sums - 1.0) > tolerance
+  if np.any(wrong):
+    raise ValueError(
+      f"{name} must sum to 1 along its last axis, got {sums[wrong].flat[0]:g}"
     )

@@ -16,6 +16,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 hypothesis.settings.register_profile(
-    "default", deadline=None, max_examples=25, derandomize=True
+  "default", deadline=None, max_examples=25, derandomize=True
 )
 hypothesis.settings.load_profile("default")

@@ -51,7 +51,9 @@ class Latent:
 DenoiseFn = Callable[[Latent, jax.Array], jax.Array]
 
 
-class Step(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Step:
   """What a transform or a policy may look at besides the predictions.
 
   Attributes:
@@ -75,10 +77,13 @@ class LogitTransform(NamedTuple):
   """Edits predictions, with memory.
 
   Attributes:
-    init: `tokens [B, L] -> state`.
+    init: `tokens [B, L] -> state`. Every leaf of the state has the rows as its
+      first axis, `[B, ...]`: a row that needs no network call at a step keeps
+      its own state, whatever the other rows of the batch do.
     update: `(logits [B, L, V] float32, state, step) -> (logits, state)`. The
       incoming logits are log-probabilities with carry-over: at a revealed
-      position 0 for its token and -inf elsewhere.
+      position 0 for its token and -inf elsewhere. The outgoing ones need not
+      be normalised, and what they say of revealed positions is ignored.
   """
 
   init: Callable[[jax.Array], State]
@@ -102,7 +107,8 @@ class UnmaskingPolicy(NamedTuple):
   """Chooses the positions to commit at a step, with memory.
 
   Attributes:
-    init: `tokens [B, L] -> state`.
+    init: `tokens [B, L] -> state`, every leaf `[B, ...]` as in
+      `LogitTransform`.
     select: `(log_probs, state, step) -> (Selection, state)`. `log_probs
       [B, L, V]` float32 are the network's own, before any transform, so that
       a temperature never changes the order; None if `uses_predictions` is
@@ -131,8 +137,9 @@ class Process(NamedTuple):
     evaluate: `(denoise_fn, latent, t [], s []) -> (logits [B, L, V], extra)`,
       the network call of a step from `t` to `s`; `extra` is handed to
       `reverse` (for instance a guidance gradient).
-    reverse: `(keys, latent, log_probs, extra, t [], s [], selection) ->
-      Latent` at time `s`, with exactly the selected positions newly revealed.
+    reverse: `(keys, latent, logits, extra, t [], s [], selection) -> Latent`
+      at time `s`, with exactly the selected positions newly revealed. `logits`
+      are the transformed predictions, not necessarily normalised.
     loss: `(logits, x0, latent, t [B], mask [B, L]) -> [B]` float32, training
       loss of each sequence in nats, summed over its positions; only
       positions with `mask` count.
@@ -146,14 +153,14 @@ class Process(NamedTuple):
   corrupt: Callable[[jax.Array, jax.Array, jax.Array], Latent]
   prior: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], Latent]
   evaluate: Callable[
-      [DenoiseFn, Latent, jax.Array, jax.Array], tuple[jax.Array, Any]
+    [DenoiseFn, Latent, jax.Array, jax.Array], tuple[jax.Array, Any]
   ]
   reverse: Callable[
-      [jax.Array, Latent, jax.Array, Any, jax.Array, jax.Array, Selection],
-      Latent,
+    [jax.Array, Latent, jax.Array, Any, jax.Array, jax.Array, Selection],
+    Latent,
   ]
   loss: Callable[
-      [jax.Array, jax.Array, Latent, jax.Array, jax.Array], jax.Array
+    [jax.Array, jax.Array, Latent, jax.Array, jax.Array], jax.Array
   ]
   ancestral: UnmaskingPolicy
   is_stationary: bool
@@ -162,14 +169,16 @@ class Process(NamedTuple):
 def identity() -> LogitTransform:
   """The transform that changes nothing."""
   return LogitTransform(
-      init=lambda tokens: (), update=lambda logits, state, step: (logits, state)
+    init=lambda tokens: (), update=lambda logits, state, step: (logits, state)
   )
 
 
 def chain(*transforms: LogitTransform) -> LogitTransform:
   """Transforms applied from left to right, as one transform.
 
-  Each member sees its own fresh keys. `chain()` is the identity.
+  Each member sees its own fresh keys, and log-probabilities with carry-over:
+  what one member leaves unnormalised is normalised for the next. `chain()` is
+  the identity and `chain(a)` gives what `a` gives but for the keys.
 
   Args:
     *transforms: the members.
@@ -184,9 +193,11 @@ def chain(*transforms: LogitTransform) -> LogitTransform:
   def update(logits, states, step):
     new_states = []
     for i, (transform, state) in enumerate(
-        zip(transforms, states, strict=True)
+      zip(transforms, states, strict=True)
     ):
-      member_step = step._replace(keys=fold_rows(step.keys, i))
+      member_step = dataclasses.replace(step, keys=fold_rows(step.keys, i))
+      if i:
+        logits = carry_over(logits, step.latent.tokens, step.latent.revealed)
       logits, state = transform.update(logits, state, member_step)
       new_states.append(state)
     return logits, tuple(new_states)
@@ -208,19 +219,42 @@ def row_keys(key: jax.Array, batch_size: int) -> jax.Array:
     TypeError: if `key` is not a typed key.
     ValueError: if several keys are given, but not one a row.
   """
-  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+  dtype = getattr(key, "dtype", None)
+  if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
     raise TypeError(
-        f"key must be a typed key (jax.random.key), got dtype {key.dtype}"
+      "key must be a typed key (jax.random.key), got"
+      f" {type(key).__name__ if dtype is None else dtype}"
     )
   if key.shape == (batch_size,):
     return key
   if key.shape:
     raise ValueError(
-        f"key must be one key or one a row ({batch_size},), got shape"
-        f" {key.shape}"
+      f"key must be one key or one a row ({batch_size},), got shape {key.shape}"
     )
   rows = jnp.arange(batch_size)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+
+
+def row_values(name: str, value: Any, batch_size: int) -> jax.Array:
+  """One float32 number a row.
+
+  Args:
+    name: how the argument is called, for the message.
+    value: one number, or one a row.
+    batch_size: number of rows B.
+
+  Returns:
+    `[B]` float32.
+
+  Raises:
+    ValueError: if the shape is neither `()` nor `(B,)`.
+  """
+  if jnp.shape(value) not in ((), (batch_size,)):
+    raise ValueError(
+      f"{name} must be one number or one a row ({batch_size},), got shape"
+      f" {jnp.shape(value)}"
+    )
+  return jnp.broadcast_to(jnp.asarray(value, jnp.float32), (batch_size,))
 
 
 def fold_rows(keys: jax.Array, data: jax.Array | int) -> jax.Array:
@@ -229,7 +263,7 @@ def fold_rows(keys: jax.Array, data: jax.Array | int) -> jax.Array:
 
 
 def carry_over(
-    logits: jax.Array, tokens: jax.Array, revealed: jax.Array
+  logits: jax.Array, tokens: jax.Array, revealed: jax.Array
 ) -> jax.Array:
   """Log-probabilities in which a revealed token is certain.
 
@@ -244,6 +278,8 @@ def carry_over(
   """
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
   certain = jnp.where(
-      jnp.arange(logits.shape[-1]) == tokens[..., None], 0.0, -jnp.inf
+    jnp.arange(logits.shape[-1])[None, None] == tokens[..., None],
+    0.0,
+    -jnp.inf,
   )
   return jnp.where(revealed[..., None], certain, log_probs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,9 @@ class SampleStats(NamedTuple):
   committed: jax.Array
 
 
-def time_grid(num_steps: int, *, start: float = 1.0, stop: float = 0.0):
+def time_grid(
+  num_steps: int, *, start: float = 1.0, stop: float = 0.0
+) -> np.ndarray:
   """Evenly spaced sampling times.
 
   Args:
@@ -45,31 +48,38 @@ def time_grid(num_steps: int, *, start: float = 1.0, stop: float = 0.0):
     raise ValueError(f"num_steps must be at least 1, got {num_steps}")
   if not 0.0 <= stop < start <= 1.0:
     raise ValueError(
-        f"times must satisfy 0 <= stop < start <= 1, got start={start},"
-        f" stop={stop}"
+      f"times must satisfy 0 <= stop < start <= 1, got start={start},"
+      f" stop={stop}"
     )
   return np.linspace(start, stop, num_steps + 1, dtype=np.float32)
 
 
 def sample(
-    key: jax.Array,
-    process: process_lib.Process,
-    denoise_fn: process_lib.DenoiseFn,
-    shape: tuple[int, int],
-    times,
-    *,
-    transform: process_lib.LogitTransform | None = None,
-    policy: process_lib.UnmaskingPolicy | None = None,
-    prompt: jax.Array | None = None,
-    prompt_mask: jax.Array | None = None,
+  key: jax.Array,
+  process: process_lib.Process,
+  denoise_fn: process_lib.DenoiseFn,
+  shape: tuple[int, int],
+  times: jax.Array | np.ndarray,
+  *,
+  transform: process_lib.LogitTransform | None = None,
+  policy: process_lib.UnmaskingPolicy | None = None,
+  prompt: jax.Array | None = None,
+  prompt_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, SampleStats]:
   """Draws sequences by running the process backwards along `times`.
 
   Each step calls the network, passes its log-probabilities through
   `transform`, asks `policy` which positions to commit, and lets the process
-  step. The last step commits whatever is left. If neither the policy nor the
-  motion of the latent needs the network, the policy is asked first and the
-  call is left out when it selects nothing.
+  step. The last step commits whatever is left.
+
+  A row needs the call as long as it has hidden positions; if the process is
+  stationary and the policy does not look at predictions, the policy is asked
+  first and a row needs the call only if something was selected in it. A row
+  that needs no call keeps its latent and its memories, and a call that no row
+  needs is left out. So a batch gives what its rows give one by one, with the
+  row keys `process.row_keys(key, B)`.
+
+  Wrap it in `jax.jit`: run eagerly, it compiles anew at each call.
 
   Args:
     key: a typed key, or `[B]` of them, one a row.
@@ -87,9 +97,12 @@ def sample(
     `[B, L]` int32 tokens and the statistics of the run.
 
   Raises:
+    TypeError: if the key is not typed, the prompt not integer or its mask not
+      bool.
     ValueError: if times do not decrease, or prompt and mask do not have
       `shape`, or only one of them is given, or a prompt token is outside the
-      vocabulary.
+      vocabulary, or the network's logits do not have shape `[B, L, V]`, or a
+      memory does not have the rows as its first axis.
   """
   check_times(times)
   batch_size, length = shape
@@ -99,11 +112,7 @@ def sample(
   keys = process_lib.row_keys(key, batch_size)
   times = jnp.asarray(times, jnp.float32)
   num_steps = times.shape[0] - 1
-
-  latent = process.prior(
-      process_lib.fold_rows(keys, num_steps), tokens, revealed, times[0]
-  )
-  can_skip = process.is_stationary and not policy.uses_predictions
+  policy_first = not policy.uses_predictions
 
   def select(log_probs, state, step):
     selection, state = policy.select(log_probs, state, step)
@@ -114,91 +123,111 @@ def sample(
     latent, transform_state, policy_state = carry
     step_keys = process_lib.fold_rows(keys, index)
     step = process_lib.Step(
-        keys=process_lib.fold_rows(step_keys, 0),
-        latent=latent,
-        index=index,
-        time=times[index],
-        next_time=times[index + 1],
-        is_last=index == num_steps - 1,
+      keys=process_lib.fold_rows(step_keys, 0),
+      latent=latent,
+      index=index,
+      time=times[index],
+      next_time=times[index + 1],
+      is_last=index == num_steps - 1,
     )
+    needed = jnp.any(~latent.revealed, axis=1)
+    if policy_first:
+      chosen, policy_state = select(None, policy_state, step)
+      if process.is_stationary:
+        needed = jnp.any(chosen.commit, axis=1)
 
-    def predict(transform_state):
+    def call(carry):
+      latent, transform_state, policy_state = carry
       logits, extra = process.evaluate(
-          denoise_fn, latent, step.time, step.next_time
+        denoise_fn, latent, step.time, step.next_time
       )
-      log_probs = process_lib.carry_over(
-          logits, latent.tokens, latent.revealed
+      expected = (batch_size, length, process.vocab_size)
+      if logits.shape != expected:
+        raise ValueError(
+          f"denoise_fn must return logits {expected}, got {logits.shape}"
+        )
+      log_probs = process_lib.carry_over(logits, latent.tokens, latent.revealed)
+      guided, new_transform_state = transform.update(
+        log_probs,
+        transform_state,
+        dataclasses.replace(step, keys=process_lib.fold_rows(step_keys, 1)),
       )
-      guided, transform_state = transform.update(
-          log_probs,
-          transform_state,
-          step._replace(keys=process_lib.fold_rows(step_keys, 1)),
+      if policy_first:
+        selection, new_policy_state = chosen, policy_state
+      else:
+        selection, new_policy_state = select(log_probs, policy_state, step)
+      new_latent = process.reverse(
+        process_lib.fold_rows(step_keys, 2),
+        latent,
+        guided,
+        extra,
+        step.time,
+        step.next_time,
+        selection,
       )
-      return log_probs, guided, extra, transform_state
+      new_carry = (new_latent, new_transform_state, new_policy_state)
+      if policy_first:
+        # Its memory is already that of this step, for every row.
+        new_carry = (
+          *_keep_rows(needed, new_carry[:2], carry[:2]),
+          policy_state,
+        )
+      else:
+        new_carry = _keep_rows(needed, new_carry, carry)
+      return new_carry, jnp.sum(selection.commit, axis=1, dtype=jnp.int32)
 
-    def reverse(guided, extra, selection):
-      return process.reverse(
-          process_lib.fold_rows(step_keys, 2),
-          latent,
-          guided,
-          extra,
-          step.time,
-          step.next_time,
-          selection,
-      )
+    def skip(carry):
+      return carry, jnp.zeros(batch_size, jnp.int32)
 
-    if can_skip:
-      selection, policy_state = select(None, policy_state, step)
-      needed = jnp.any(selection.commit, axis=1)
+    carry, committed = jax.lax.cond(
+      jnp.any(needed), call, skip, (latent, transform_state, policy_state)
+    )
+    return carry, (needed, committed)
 
-      def call(transform_state):
-        _, guided, extra, transform_state = predict(transform_state)
-        return reverse(guided, extra, selection), transform_state
-
-      new_latent, transform_state = jax.lax.cond(
-          jnp.any(needed), call, lambda state: (latent, state), transform_state
-      )
-    else:
-      needed = jnp.any(~latent.revealed, axis=1)
-      log_probs, guided, extra, transform_state = predict(transform_state)
-      selection, policy_state = select(log_probs, policy_state, step)
-      new_latent = reverse(guided, extra, selection)
-    committed = jnp.sum(selection.commit, axis=1, dtype=jnp.int32)
-    return (new_latent, transform_state, policy_state), (needed, committed)
-
-  carry = (latent, transform.init(tokens), policy.init(tokens))
-  (latent, _, _), (needed, committed) = jax.lax.scan(
-      body, carry, jnp.arange(num_steps, dtype=jnp.int32)
+  latent = process.prior(
+    process_lib.fold_rows(keys, num_steps), tokens, revealed, times[0]
   )
-  calls = jnp.any(needed, axis=1) if can_skip else jnp.ones(num_steps, bool)
+  transform_state, policy_state = transform.init(tokens), policy.init(tokens)
+  _check_rows("transform", transform_state, batch_size)
+  _check_rows("policy", policy_state, batch_size)
+  (latent, _, _), (needed, committed) = jax.lax.scan(
+    body,
+    (latent, transform_state, policy_state),
+    jnp.arange(num_steps, dtype=jnp.int32),
+  )
   stats = SampleStats(
-      nfe=jnp.sum(needed, axis=0, dtype=jnp.int32),
-      calls=jnp.sum(calls, dtype=jnp.int32),
-      committed=committed.T,
+    nfe=jnp.sum(needed, axis=0, dtype=jnp.int32),
+    calls=jnp.sum(jnp.any(needed, axis=1), dtype=jnp.int32),
+    committed=committed.T,
   )
   return latent.tokens, stats
 
 
-def check_times(times) -> None:
+def check_times(times: jax.Array | np.ndarray) -> None:
   """Raises ValueError unless concrete `times` strictly decrease in [0, 1]."""
   if not checks.is_concrete(times):
     return
-  times = np.asarray(times)
+  times = np.asarray(times, np.float32)
   if times.ndim != 1 or times.size < 2:
     raise ValueError(
-        f"times must be a vector of at least two times, got shape {times.shape}"
+      f"times must be a vector of at least two times, got shape {times.shape}"
     )
   if not (np.all(np.diff(times) < 0) and times[0] <= 1 and times[-1] >= 0):
     raise ValueError(
-        f"times must strictly decrease within [0, 1], got {times.tolist()}"
+      f"times must strictly decrease within [0, 1], got {times.tolist()}"
     )
 
 
-def _prompt(prompt, prompt_mask, shape, vocab_size):
+def _prompt(
+  prompt: jax.Array | None,
+  prompt_mask: jax.Array | None,
+  shape: tuple[int, int],
+  vocab_size: int,
+) -> tuple[jax.Array, jax.Array]:
   """Tokens and revealed positions at the start."""
   if (prompt is None) != (prompt_mask is None):
     raise ValueError("prompt and prompt_mask must be given together")
-  if prompt is None:
+  if prompt is None or prompt_mask is None:
     return jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool)
   for name, value in (("prompt", prompt), ("prompt_mask", prompt_mask)):
     if value.shape != tuple(shape):
@@ -208,3 +237,22 @@ def _prompt(prompt, prompt_mask, shape, vocab_size):
   checks.check_tokens("prompt", prompt, vocab_size, mask=prompt_mask)
   tokens = jnp.where(prompt_mask, prompt, 0).astype(jnp.int32)
   return tokens, jnp.asarray(prompt_mask)
+
+
+def _keep_rows(rows: jax.Array, new: Any, old: Any) -> Any:
+  """The new tree in the rows where `rows`, the old one elsewhere."""
+  return jax.tree.map(
+    lambda a, b: jnp.where(rows.reshape((-1,) + (1,) * (a.ndim - 1)), a, b),
+    new,
+    old,
+  )
+
+
+def _check_rows(name: str, state: process_lib.State, batch_size: int) -> None:
+  """Raises ValueError unless each leaf has the rows as its first axis."""
+  for path, leaf in jax.tree.leaves_with_path(state):
+    if jnp.shape(leaf)[:1] != (batch_size,):
+      raise ValueError(
+        f"state of the {name} must have {batch_size} rows in each leaf, got"
+        f" shape {jnp.shape(leaf)} at {jax.tree_util.keystr(path) or 'its root'}"
+      )
