@@ -70,7 +70,7 @@ CHIPS = {
       peak_flops=459e12,
       # 2 cores with 4 arrays of 128 x 128.
       clock_hz=1.75e9,
-      hbm_bytes=95 * 2**30,
+      hbm_bytes=int(95.74 * 2**30),
       hbm_bandwidth=2765e9,
       link_bandwidth=90e9,
       wrapped_size=4,

@@ -55,10 +55,17 @@ def documents(folder: pathlib.Path) -> list[splits.Document]:
   Hidden files and folders are not looked at.
 
   Raises:
-    ValueError: if a file is not UTF-8 text, or no file holds text.
+    ValueError: if a file is not UTF-8 text, no file holds text, or a folder
+      cannot be read.
   """
+
+  def refuse(error):
+    raise ValueError(
+      f"cannot read {error.filename}: {error.strerror}"
+    ) from error
+
   found = []
-  for base, folders, names in os.walk(folder):
+  for base, folders, names in os.walk(folder, onerror=refuse):
     folders[:] = [name for name in folders if not name.startswith(".")]
     for name in names:
       path = pathlib.Path(base, name)

@@ -143,11 +143,11 @@ def _owner(size: int, sources: dict[str, Any]) -> np.ndarray:
 
 def _text_feature(name: str, features: Any) -> str:
   """The feature that holds the text."""
-  found = [
+  found = sorted(
     key
     for key, feature in features.items()
     if feature.shape == () and np.dtype(feature.np_dtype).kind == "O"
-  ]
+  )
   if "text" in found:
     return "text"
   if len(found) != 1:

@@ -84,17 +84,12 @@ def rank_linear_schedule(
   Raises:
     ValueError: if an argument is outside its range.
   """
-  checks.check_range("eps", eps, low=0.0, high=1.0, open_high=True)
-  for name, value in (("r_min", r_min), ("r_max", r_max)):
-    checks.check_range(
-      name, value, low=0.0, high=0.5, open_low=True, open_high=True
-    )
-  if r_min > r_max:
-    raise ValueError(f"r_min must be at most r_max, got {r_min} > {r_max}")
-  return _log_linear_schedule(
-    eps,
-    lambda t: schedules.rank_linear_sigma(t, r_min=r_min, r_max=r_max, eps=eps),
-  )
+
+  def sigma_fn(t):
+    return schedules.rank_linear_sigma(t, r_min=r_min, r_max=r_max, eps=eps)
+
+  sigma_fn(0.0)  # Checks the arguments now, not at the first use.
+  return _log_linear_schedule(eps, sigma_fn)
 
 
 def corrupt(

@@ -57,9 +57,10 @@ def markov_denoiser(
   if _takes_scaled(initial, transition):
 
     def posteriors(evidence):
-      evidence = evidence / jnp.max(evidence, axis=-1, keepdims=True)
+      evidence = _batch_last(evidence)
+      evidence = evidence / jnp.max(evidence, axis=1, keepdims=True)
       joint = evidence * _scaled_messages(initial, transition, evidence)
-      return joint / jnp.sum(joint, axis=-1, keepdims=True)
+      return _batch_first(joint / jnp.sum(joint, axis=1, keepdims=True))
   else:
 
     def posteriors(evidence):
@@ -131,8 +132,10 @@ def denoise_fn(
     log_evidence = _log_evidence(latent, vocab_size)
     if not takes_scaled:
       return _log_posteriors(initial, transition, log_evidence)
+    log_evidence = _batch_last(log_evidence)
     messages = _scaled_messages(initial, transition, jnp.exp(log_evidence))
-    return jax.nn.log_softmax(jnp.log(messages) + log_evidence, axis=-1)
+    log_joint = jnp.log(messages) + log_evidence
+    return _batch_first(jax.nn.log_softmax(log_joint, axis=1))
 
   return denoise
 
@@ -194,13 +197,11 @@ def _scaled_messages(initial, transition, evidence):
   Args:
     initial: `[V]`, no entry near 0.
     transition: `[V, V]`, no entry near 0.
-    evidence: `[B, L, V]`, largest entry of each position 1.
+    evidence: `[L, V, B]`, largest entry of each position 1.
 
   Returns:
-    `[B, L, V]`, up to a factor per position, all positive.
+    `[L, V, B]`, up to a factor per position, all positive.
   """
-  # Batch last: a vocabulary of 27 fills vector registers badly.
-  evidence = jnp.transpose(evidence, (1, 2, 0))  # [L, V, B]
   _, vocab_size, batch_size = evidence.shape
 
   def step(matrix):
@@ -218,7 +219,17 @@ def _scaled_messages(initial, transition, evidence):
   _, forward = jax.lax.scan(step(transition.T), start, evidence)
   end = jnp.ones((vocab_size, batch_size), jnp.float32)
   _, backward = jax.lax.scan(step(transition), end, evidence, reverse=True)
-  return jnp.transpose(forward * backward, (2, 0, 1))
+  return forward * backward
+
+
+def _batch_last(x):
+  """`[B, L, V]` to `[L, V, B]`: a small vocabulary fills vectors badly."""
+  return jnp.transpose(x, (1, 2, 0))
+
+
+def _batch_first(x):
+  """`[L, V, B]` to `[B, L, V]`."""
+  return jnp.transpose(x, (2, 0, 1))
 
 
 def _log_posteriors(initial, transition, log_evidence):

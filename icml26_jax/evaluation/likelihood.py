@@ -9,7 +9,6 @@ text.
 from __future__ import annotations
 
 from collections.abc import Callable
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -54,36 +53,43 @@ class Likelihood(NamedTuple):
 
 def mdlm_bound(
   key: jax.Array,
-  process: process_lib.Process,
   denoise_fn: process_lib.DenoiseFn,
   tokens: jax.Array,
   *,
   mask: jax.Array | None = None,
-  num_times: int = 16,
+  eps: float = 1e-3,
+  num_draws: int = 16,
   num_replicates: int = 2,
   batch_size: int = 64,
   num_characters: float | None = None,
 ) -> Bound:
   """Monte-Carlo estimate of the continuous-time bound of masked diffusion.
 
-  The mean over times t in (0, 1] of the process's loss. Each replicate draws
-  one time in each of `num_times` equal strata, for every row anew, and the
-  spread between replicates gives the standard error.
+  The bound of a row of n tokens is an integral over the hidden share h of
+  (1 / h) E sum_hidden -log p. Drawn as it stands it has no finite variance:
+  few positions are hidden at small h, and count 1 / h. So the number k of
+  hidden positions is drawn instead, uniformly in 1 to n, which leaves
 
-  With the usual schedule, whose share of hidden positions ends at 1 - eps, the
-  value is up to eps of itself below the bound.
+    E_k (n / k) E_S sum_{i in S} -log p(x_i | the rest),  |S| = k,
+
+  and h, for networks that look at the time, from its law given k. Each
+  replicate draws k once in each of `num_draws` equal strata, for every row
+  anew; the spread between replicates gives the standard error.
+
+  The integral runs up to h = 1, so that this is a bound also for networks
+  trained with a share of at most 1 - eps; those see time 1 beyond it.
 
   Args:
     key: typed key. A row's draws depend on the key and its number only.
-    process: masked diffusion (`mdlm.process`). The loss of a process that
-      shows noisy tokens to the network is no bound, and is refused.
-    denoise_fn: `(latent, t [B]) -> logits [B, L, V]`.
+    denoise_fn: `(latent, t [B]) -> logits [B, L, V]` of a masked diffusion.
+      There is no such bound from networks that see noisy tokens.
     tokens: `[N, L]` int, held-out text.
     mask: `[N, L]` bool, True where a token belongs to the text. Elsewhere it
       stays hidden, so that the bound is that of the rest alone.
-    num_times: strata, at least 1.
+    eps: of the schedule alpha(t) = 1 - (1 - eps) t that the network knows.
+    num_draws: strata, at least 1.
     num_replicates: independent repetitions, at least 2. The network runs
-      `num_times * num_replicates` times on each row.
+      `num_draws * num_replicates` times on each row.
     batch_size: rows at a time.
     num_characters: characters that the counted tokens stand for; None if each
       is one character.
@@ -92,54 +98,55 @@ def mdlm_bound(
     The bound; 0 if no token counts.
 
   Raises:
-    ValueError: if the process does not only mask, a number is outside its
+    ValueError: if a token is outside the vocabulary, a number is outside its
       range, or shapes disagree.
     TypeError: if the mask is not bool.
 
   References:
     Sahoo et al., "Simple and Effective Masked Diffusion Language Models",
-    NeurIPS 2024, eq. (10).
+    NeurIPS 2024, eq. (10); Ou et al., "Your Absorbing Discrete Diffusion
+    Secretly Models the Conditional Distributions of Clean Data", ICLR 2025,
+    for the form with k.
   """
   mask = _checked_mask(tokens, mask)
-  checks.check_range("num_times", num_times, low=1)
+  checks.check_range("eps", eps, low=0.0, high=1.0, open_high=True)
+  checks.check_range("num_draws", num_draws, low=1)
   checks.check_range("num_replicates", num_replicates, low=2)
   if num_characters is not None:
     checks.check_range("num_characters", num_characters, low=0.0, open_low=True)
-  checks.check_tokens("tokens", tokens, process.vocab_size, mask)
   row_keys = process_lib.row_keys(key, tokens.shape[0])
+  num_tokens = jnp.sum(mask, axis=1, dtype=jnp.int32)
 
-  def run(keys, tokens, mask):
+  def run(keys, tokens, mask, count):
     def draw(_, index):
-      time_keys = process_lib.fold_rows(keys, 2 * index)
-      noise_keys = process_lib.fold_rows(keys, 2 * index + 1)
-      shift = jax.vmap(jax.random.uniform)(time_keys)
-      t = 1.0 - (jnp.mod(index, num_times) + shift) / num_times
-      latent = process.corrupt(noise_keys, tokens, t)
-      if latent.sigma is not None:
-        raise ValueError(
-          "process must only mask: a loss on noisy tokens is no bound"
-        )
-      latent = dataclasses.replace(
-        latent,
-        tokens=jnp.where(mask, latent.tokens, 0),
-        revealed=latent.revealed & mask,
+      stratum = jnp.mod(index, num_draws)
+      latent, hidden, t = _hide(
+        process_lib.fold_rows(keys, index),
+        tokens,
+        mask,
+        count,
+        stratum / num_draws,
+        1 / num_draws,
       )
-      logits = denoise_fn(latent, t)
-      return None, process.loss(logits, tokens, latent, t, mask)
+      logits = denoise_fn(latent, jnp.minimum(t / (1.0 - eps), 1.0))
+      nll = jnp.sum(objective.token_nll(logits, tokens, hidden), axis=1)
+      share = jnp.sum(hidden, axis=1) / jnp.maximum(count, 1)
+      return None, nll / jnp.where(share > 0, share, 1.0)
 
-    draws = jnp.arange(num_replicates * num_times)
+    draws = jnp.arange(num_replicates * num_draws)
     _, losses = jax.lax.scan(draw, None, draws)
-    losses = losses.reshape(num_replicates, num_times, -1)
+    losses = losses.reshape(num_replicates, num_draws, -1)
     return jnp.mean(losses, axis=1).T  # [B, R]
 
   tokens = jnp.where(mask, tokens, 0).astype(jnp.int32)
-  estimates = _in_batches(run, (row_keys, tokens, mask), batch_size)
+  _check_vocabulary(denoise_fn, tokens)
+  estimates = _in_batches(run, (row_keys, tokens, mask, num_tokens), batch_size)
   nats = jnp.mean(estimates, axis=1)
   variance = jnp.var(estimates, axis=1, ddof=1) / num_replicates
-  num_tokens = jnp.sum(mask, axis=1, dtype=jnp.int32)
   total = jnp.sum(num_tokens).astype(jnp.float32)
   characters = total if num_characters is None else num_characters
-  scale = math.log(2.0) * jnp.maximum(characters, 1e-30)
+  # 1 where nothing counts: 0 nats over 0 characters are 0 bits.
+  scale = math.log(2.0) * jnp.where(total > 0, characters, 1.0)
   return Bound(
     bits_per_character=jnp.sum(nats) / scale,
     standard_error=jnp.sqrt(jnp.sum(variance)) / scale,
@@ -185,6 +192,39 @@ def ar_nll(
   num_tokens = jnp.sum(counted, axis=1, dtype=jnp.int32)
   total = jnp.maximum(jnp.sum(num_tokens), 1)
   return Likelihood(jnp.sum(nats) / total, nats, num_tokens)
+
+
+def _hide(keys, tokens, mask, count, low, width):
+  """Hides k of the `count` tokens of each row, k / count from an interval.
+
+  Returns:
+    The latent, the hidden positions `[B, L]` that count, and the hidden share
+    `[B]`, drawn from its law given k.
+  """
+  keys = jax.vmap(jax.random.split)(keys)
+  shift = jax.vmap(jax.random.uniform)(keys[:, 0])
+  number = 1 + jnp.floor((low + width * shift) * count).astype(jnp.int32)
+  number = jnp.minimum(number, count)
+  scores = jax.vmap(lambda key: jax.random.uniform(key, tokens.shape[1:]))(
+    keys[:, 1]
+  )
+  # The k-th smallest of n uniform numbers has the law of h given k, which is
+  # Beta(k, n - k + 1), and says nothing about which positions are the k.
+  scores = jnp.where(mask, scores, jnp.inf)
+  rank = jnp.argsort(jnp.argsort(scores, axis=1), axis=1)
+  hidden = rank < number[:, None]
+  share = jnp.max(scores, axis=1, where=hidden, initial=0.0)
+  revealed = mask & ~hidden
+  latent = process_lib.Latent(jnp.where(revealed, tokens, 0), revealed)
+  return latent, hidden, share
+
+
+def _check_vocabulary(denoise_fn, tokens) -> None:
+  """Raises if a token is not in the vocabulary that is predicted."""
+  latent = process_lib.Latent(tokens, jnp.ones(tokens.shape, jnp.bool_))
+  times = jnp.ones(tokens.shape[0], jnp.float32)
+  logits = jax.eval_shape(denoise_fn, latent, times)
+  checks.check_tokens("tokens", tokens, logits.shape[-1])
 
 
 def _checked_mask(tokens, mask) -> jax.Array:

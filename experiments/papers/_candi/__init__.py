@@ -1,0 +1,1 @@
+"""The parts of CANDI's experiment; `experiments/papers/candi.py` joins them."""

@@ -1,0 +1,538 @@
+"""Time of a compiled step, from the compiler's own cycle estimates.
+
+XLA writes `estimated_cycles` beside nearly every TPU operation, inside loop
+bodies too. The estimate walks the schedule once with three resources: the
+core, which runs operations one after another; the links, which carry one
+collective at a time; and the copy engine between HBM and VMEM. A synchronous
+collective stops the core. An asynchronous one runs from its start to its done
+beside the core, which waits at the done for what is left. Loop bodies run
+twice, and the second run stands for all later ones.
+
+An operation that should cost something and has neither an estimate nor a rule
+below is an error that names it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+
+from tpu import hlo
+from tpu import interconnect
+
+# Nothing runs: names, views and buffers.
+FREE = frozenset({
+  "parameter", "constant", "tuple", "get-tuple-element", "bitcast",
+  "partition-id", "replica-id", "after-all", "add-dependency", "opt-barrier",
+  "domain",
+})  # fmt: skip
+FREE_CALLS = frozenset({
+  "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound",
+  "GatherScatterIndicesBitpacked", "Sharding", "SPMDFullToShardShape",
+  "SPMDShardToFullShape",
+})  # fmt: skip
+COPIES = {"copy-start": "copy-done", "slice-start": "slice-done"}
+# An indexed read or write of one element moves a whole tile of 8 x 128 words.
+TILE_BYTES = 8 * 128 * 4
+# Elements one vector register holds.
+VECTOR_ELEMENTS = 8 * 128
+# Vector operations of one compare-exchange of keys with their positions.
+SORT_CYCLES = 16
+
+ASSUMPTIONS = (
+  "compute: the compiler's estimated_cycles of each operation, one after "
+  "another, at {clock:.2f} GHz",
+  "collectives: ring bounds at {link:.0f} GB/s a link and direction, "
+  "{hop:.1f} us a hop, one at a time; asynchronous ones overlap the "
+  "operations scheduled between their start and done",
+  "copies HBM-VMEM: {hbm:.0f} GB/s, beside the core until their done, without "
+  "slowing what runs meanwhile",
+  "gather, scatter and copies without an estimate: bytes moved (at least a "
+  "4 KiB tile an index) at {hbm:.0f} GB/s; sorts: bitonic, {sort} cycles a "
+  "vector and pass; scalar operations: none",
+  "loops: trip counts from the constants of their conditions; conditionals: "
+  "the slowest branch",
+  "Pallas kernels: the author's CostEstimate at {kernel:.0%} of the roofline",
+)
+
+
+@dataclasses.dataclass
+class Cost:
+  """What an operation of one name costs in a whole step.
+
+  Attributes:
+    kind: "compute", "collective", "copy", "kernel" or "bound" (by a rule
+      of this file).
+    opcode: as HLO names it; for a collective its kind.
+    op_name: where it comes from.
+    count: how often it runs.
+    busy: seconds it runs, summed.
+    exposed: seconds of those the core cannot do anything else.
+    bytes: for a collective, bytes of the whole array on one chip, summed.
+    group_size: for a collective, chips that take part.
+    is_async: True if the schedule starts it and waits for it later.
+  """
+
+  kind: str
+  opcode: str
+  op_name: str
+  count: int = 0
+  busy: float = 0.0
+  exposed: float = 0.0
+  bytes: int = 0
+  group_size: int = 0
+  is_async: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A step's time and where it goes.
+
+  Attributes:
+    seconds: of one call of the program.
+    costs: by instruction name.
+  """
+
+  seconds: float
+  costs: dict[str, Cost]
+
+  def exposed(self, kind: str) -> float:
+    """Seconds of the step spent on operations of a kind."""
+    return sum(c.exposed for c in self.costs.values() if c.kind == kind)
+
+  def busy(self, kind: str) -> float:
+    """Seconds operations of a kind run, beside others or not."""
+    return sum(c.busy for c in self.costs.values() if c.kind == kind)
+
+
+def estimate(
+  module: hlo.Module,
+  torus: interconnect.Torus,
+  *,
+  kernel_efficiency: float = 0.5,
+) -> Estimate:
+  """Estimates the time of one call of a compiled program.
+
+  Args:
+    module: the program, compiled for the chip of `torus`.
+    torus: where the program's devices sit.
+    kernel_efficiency: share of the roofline that a Pallas kernel reaches.
+
+  Returns:
+    The estimate.
+
+  Raises:
+    hlo.HloError: naming an operation without a usable estimate, or a loop
+      without a constant trip count.
+  """
+  if not 0.0 < kernel_efficiency <= 1.0:
+    raise ValueError(
+      f"kernel_efficiency must be in (0, 1], got {kernel_efficiency}"
+    )
+  timeline = _Timeline(module, torus, kernel_efficiency)
+  timeline.run(module.computations[module.entry], 1)
+  return Estimate(timeline.now, timeline.costs)
+
+
+def assumptions(
+  torus: interconnect.Torus, *, kernel_efficiency: float = 0.5
+) -> list[str]:
+  """What an estimate rests on, with the numbers used."""
+  chip = torus.chip
+  return [
+    text.format(
+      clock=chip.clock_hz / 1e9,
+      link=chip.link_bandwidth / 1e9,
+      hop=chip.hop_seconds * 1e6,
+      hbm=chip.hbm_bandwidth / 1e9,
+      sort=SORT_CYCLES,
+      kernel=kernel_efficiency,
+    )
+    for text in ASSUMPTIONS
+  ]
+
+
+def hbm_bytes(module: hlo.Module) -> int:
+  """Bytes one call moves to and from HBM, without padding to tiles.
+
+  Every operation reads its operands and writes its result where they live in
+  HBM; a fusion that only slices an operand, or updates a slice of it in
+  place, moves the slice.
+
+  Args:
+    module: the compiled program.
+
+  Returns:
+    Bytes of one device, loop bodies times their trip counts.
+  """
+  total = 0
+  for computation, instruction, count in module.visits():
+    if instruction.opcode in FREE or instruction.opcode in (
+      "while", "conditional", "call", "copy-done", "slice-done",
+    ):  # fmt: skip
+      continue
+    total += count * _moved(module, computation, instruction)
+  return total
+
+
+class _Timeline:
+  """Runs a schedule; `now` is the core's clock."""
+
+  def __init__(self, module, torus, kernel_efficiency):
+    self.module = module
+    self.torus = torus
+    self.kernel_efficiency = kernel_efficiency
+    self.costs: dict[str, Cost] = {}
+    self.now = 0.0
+    self.link_free = 0.0
+    self.copy_free = 0.0
+    self.ready: dict[str, float] = {}
+
+  def run(self, computation, weight):
+    for instruction in computation:
+      self._step(computation, instruction, weight)
+
+  def _step(self, computation, instruction, weight):
+    opcode = instruction.opcode
+    if opcode in FREE:
+      return
+    if opcode == "while":
+      count = hlo.trip_count(self.module, computation, instruction)
+      self._loop(self.module.called(instruction, "body"), count, weight)
+    elif opcode == "conditional":
+      self._branch(instruction, weight)
+    elif opcode == "call":
+      self.run(self.module.called(instruction, "to_apply"), weight)
+    elif opcode in COPIES:
+      self._start_copy(instruction, weight)
+    elif opcode in COPIES.values():
+      self._wait(instruction.operands[0], weight)
+    elif not self._collective(computation, instruction, weight):
+      kind, seconds = self._core_seconds(computation, instruction)
+      self._add(instruction, kind, seconds, seconds, weight)
+      self.now += seconds
+
+  def _loop(self, body, count, weight):
+    if count == 0:
+      return
+    self.run(body, weight)
+    if count == 1:
+      return
+    before = self.now
+    self.run(body, weight * (count - 1))
+    rest = (count - 2) * (self.now - before)
+    self.now += rest
+    self.link_free += rest
+    self.copy_free += rest
+    self.ready = {name: time + rest for name, time in self.ready.items()}
+
+  def _branch(self, instruction, weight):
+    start = dataclasses.astuple(_Snapshot.of(self))
+    slowest = None
+    for branch in self.module.branches(instruction):
+      _Snapshot(*start).restore(self)
+      self.run(branch, weight)
+      if slowest is None or self.now > slowest.now:
+        slowest = _Snapshot.of(self)
+    slowest.restore(self)
+
+  def _add(self, instruction, kind, busy, exposed, weight, **extra):
+    cost = self.costs.setdefault(
+      instruction.name,
+      Cost(
+        kind, extra.pop("opcode", instruction.opcode), instruction.op_name
+      ),
+    )
+    cost.count += weight
+    cost.busy += weight * busy
+    cost.exposed += weight * exposed
+    cost.bytes += weight * extra.pop("bytes", 0)
+    for name, value in extra.items():
+      setattr(cost, name, value)
+
+  def _start_copy(self, instruction, weight):
+    seconds = instruction.arrays[1].bytes / self.torus.chip.hbm_bandwidth
+    self.copy_free = max(self.now, self.copy_free) + seconds
+    self.ready[instruction.name] = self.copy_free
+    self._add(instruction, "copy", seconds, 0.0, weight)
+
+  def _wait(self, name, weight):
+    ready = self.ready.pop(name, self.now)
+    if ready > self.now:
+      if name in self.costs:
+        self.costs[name].exposed += weight * (ready - self.now)
+      self.now = ready
+
+  def _collective(self, computation, instruction, weight):
+    """Runs an instruction if it is (part of) a collective."""
+    found = collective(self.module, computation, instruction)
+    if found is None:
+      return False
+    inner, kind, num_bytes, phase = found
+    channel = f"channel {inner.integer('channel_id')} {kind}"
+    if phase == "done":
+      self._wait(channel, weight)
+      return True
+    attributes = inner.attributes
+    if kind == "collective-permute":
+      pairs = interconnect.permute_pairs(attributes)
+      seconds = interconnect.permute_seconds(self.torus, num_bytes, pairs)
+      size = 2
+    else:
+      group = interconnect.replica_groups(attributes, len(self.torus.coords))[0]
+      seconds = interconnect.seconds(self.torus, kind, num_bytes, group)
+      size = len(group)
+    self.link_free = max(self.now, self.link_free) + seconds
+    details = dict(
+      opcode=kind,
+      bytes=num_bytes,
+      group_size=size,
+      is_async=phase == "start",
+    )
+    if phase == "start":
+      self.ready[channel] = self.link_free
+      self._add(instruction, "collective", seconds, 0.0, weight, **details)
+      self.costs[channel] = self.costs[instruction.name]
+    else:
+      exposed = self.link_free - self.now
+      self._add(instruction, "collective", seconds, exposed, weight, **details)
+      self.now = self.link_free
+    return True
+
+  def _core_seconds(self, computation, instruction):
+    """Kind and seconds of an operation the core runs."""
+    chip = self.torus.chip
+    cycles = instruction.estimated_cycles
+    if cycles is not None:
+      if cycles <= 0 and not _is_scalar(instruction):
+        raise hlo.HloError(
+          f"{instruction.name} ({instruction.op_name}) has an estimate of "
+          f"{cycles} cycles"
+        )
+      return "compute", cycles / chip.clock_hz
+    if instruction.opcode == "custom-call":
+      if instruction.custom_call_target in FREE_CALLS:
+        return "compute", 0.0
+      return "kernel", self._kernel_seconds(instruction)
+    if _is_scalar(instruction):
+      return "compute", 0.0
+    if instruction.opcode == "sort":
+      keys = max(array.size for array in instruction.arrays)
+      length = instruction.arrays[0].dims[instruction.integers("dimensions")[0]]
+      levels = math.ceil(math.log2(max(length, 2)))
+      vectors = math.ceil(keys / VECTOR_ELEMENTS) * len(instruction.arrays)
+      passes = levels * (levels + 1) // 2
+      return "bound", passes * vectors * SORT_CYCLES / chip.clock_hz
+    moved = _indexed_bytes(self.module, computation, instruction)
+    if moved is None:
+      raise hlo.HloError(
+        f"{instruction.opcode} {instruction.name} ({instruction.op_name}) has "
+        "no estimated_cycles, and no rule says what it costs"
+      )
+    return "bound", moved / chip.hbm_bandwidth
+
+  def _kernel_seconds(self, instruction):
+    chip = self.torus.chip
+    cost = (
+      instruction.backend_config.get("custom_call_config", {}).get(
+        "cost_estimate"
+      )
+      or {}
+    )
+    flops = float(cost.get("flops", 0))
+    moved = float(cost.get("bytes_accessed", 0))
+    seconds = max(flops / chip.peak_flops, moved / chip.hbm_bandwidth)
+    if seconds <= 0:
+      raise hlo.HloError(
+        f"custom call {instruction.name} ({instruction.custom_call_target}, "
+        f"{instruction.op_name}) has no estimated_cycles and no CostEstimate"
+      )
+    return seconds / self.kernel_efficiency
+
+
+@dataclasses.dataclass
+class _Snapshot:
+  """State of a timeline, to try each branch of a conditional from."""
+
+  now: float
+  link_free: float
+  copy_free: float
+  ready: dict[str, float]
+  costs: dict[str, Cost]
+
+  @classmethod
+  def of(cls, timeline):
+    costs = {k: dataclasses.replace(c) for k, c in timeline.costs.items()}
+    return cls(
+      timeline.now,
+      timeline.link_free,
+      timeline.copy_free,
+      dict(timeline.ready),
+      costs,
+    )
+
+  def restore(self, timeline):
+    for field in dataclasses.fields(self):
+      setattr(timeline, field.name, getattr(self, field.name))
+
+
+def collective(
+  module: hlo.Module, computation: hlo.Computation, instruction: hlo.Instruction
+) -> tuple[hlo.Instruction, str, int, str] | None:
+  """What an instruction communicates, if it does.
+
+  Args:
+    module: the program.
+    computation: where the instruction stands.
+    instruction: any instruction.
+
+  Returns:
+    None, or `(inner, kind, bytes, phase)`: the instruction with the groups,
+    a kind of `interconnect.KINDS`, bytes of the whole array on one chip, and
+    "sync", "start" or "done". The pieces that a fusion carries on between a
+    start and a done are no collective of their own.
+  """
+  opcode = instruction.opcode
+  for kind in interconnect.KINDS:
+    if opcode == kind:
+      moved = _whole_bytes(computation, instruction, kind)
+      return instruction, kind, moved, "sync"
+    if opcode == f"{kind}-start":
+      moved = _whole_bytes(computation, instruction, kind)
+      return instruction, kind, moved, "start"
+    if opcode == f"{kind}-done":
+      start = computation.instructions.get(instruction.operands[0])
+      return (start or instruction), kind, 0, "done"
+  if opcode in ("async-start", "async-done", "async-update"):
+    wrapped = module.called(instruction, "calls") if instruction.called else None
+    inner = wrapped.root if wrapped else None
+    if inner is None or inner.opcode not in interconnect.KINDS:
+      return None
+    if opcode == "async-update":
+      return inner, inner.opcode, 0, "done"
+    moved = _whole_bytes(wrapped, inner, inner.opcode)
+    return inner, inner.opcode, moved, opcode.removeprefix("async-")
+  if opcode != "fusion" or instruction.estimated_cycles is not None:
+    return None
+  fused = module.called(instruction, "calls")
+  inner = next((i for i in fused if i.opcode in interconnect.KINDS), None)
+  if inner is None:
+    return None
+  target = fused.root.custom_call_target
+  moved = _whole_bytes(fused, inner, inner.opcode)
+  if target == "AsyncCollectiveDone":
+    return inner, inner.opcode, 0, "done"
+  kind = inner.opcode
+  if kind == "all-reduce" and fused.root.opcode == "dynamic-slice":
+    kind = "reduce-scatter"
+  return inner, kind, moved, "start" if target else "sync"
+
+
+def _whole_bytes(computation, instruction, kind):
+  """Bytes of the gathered, or not yet reduced, array on one chip."""
+  if kind == "all-gather":
+    arrays = instruction.arrays
+    if instruction.opcode.endswith("-start"):
+      arrays = arrays[len(arrays) // 2 :]
+    return sum(array.bytes for array in arrays)
+  operands = [computation.instructions[n] for n in instruction.operands]
+  return sum(operand.bytes for operand in operands)
+
+
+def _is_scalar(instruction):
+  return all(array.size <= VECTOR_ELEMENTS for array in instruction.arrays)
+
+
+def _indexed_bytes(module, computation, instruction):
+  """Bytes moved by an operation that only moves data, else None."""
+  opcode = instruction.opcode
+  if opcode in ("copy", "reshape", "transpose", "pad", "slice", "concatenate"):
+    return 2 * instruction.bytes
+  if opcode == "fusion":
+    fused = module.called(instruction, "calls")
+    inner = [
+      _indexed_bytes(module, fused, i)
+      for i in fused
+      if i.opcode in ("gather", "scatter", "fusion")
+    ]
+    indexed = [moved for moved in inner if moved is not None]
+    return sum(indexed) if indexed else None
+  if opcode == "gather":
+    sizes = instruction.integers("slice_sizes")
+    item = instruction.arrays[0].bytes / max(instruction.arrays[0].size, 1)
+    piece = math.prod(sizes) * item
+    pieces = instruction.arrays[0].size / max(math.prod(sizes), 1)
+    return int(pieces * (max(piece, TILE_BYTES) + piece))
+  if opcode == "scatter":
+    count = len(instruction.operands)
+    updates = computation.instructions[instruction.operands[-1]]
+    indices = computation.instructions[instruction.operands[count // 2]]
+    pieces = max(math.prod(indices.arrays[0].dims[:-1]), 1)
+    piece = updates.bytes / pieces
+    # The operand is copied or filled first, then rows are read and written.
+    return int(instruction.bytes + pieces * (2 * max(piece, TILE_BYTES) + piece))
+  return None
+
+
+def _moved(module, computation, instruction):
+  """HBM bytes of one run of an instruction."""
+  total = sum(a.bytes for a in instruction.arrays if a.memory_space == hlo.HBM)
+  fused = None
+  if instruction.opcode == "fusion":
+    fused = module.called(instruction, "calls")
+    total = sum(_written(fused, a) for a in _results(fused))
+  elif instruction.opcode in COPIES:
+    return instruction.arrays[1].bytes
+  elif instruction.opcode == "dynamic-update-slice":
+    update = computation.instructions[instruction.operands[1]]
+    return 2 * update.bytes
+  elif instruction.opcode in ("dynamic-slice", "slice", "gather"):
+    return 2 * total
+  for position, name in enumerate(instruction.operands):
+    operand = computation.instructions.get(name)
+    if operand is None:
+      continue
+    for array in operand.arrays:
+      if array.memory_space == hlo.HBM:
+        total += _read(fused, position, array.bytes)
+  return total
+
+
+def _results(fused):
+  if fused.root.opcode == "tuple":
+    return [fused.instructions[name] for name in fused.root.operands]
+  return [fused.root]
+
+
+def _written(fused, result):
+  while result.opcode == "bitcast":
+    result = fused.instructions[result.operands[0]]
+  if all(array.memory_space != hlo.HBM for array in result.arrays):
+    return 0
+  if result.opcode == "dynamic-update-slice":
+    return fused.instructions[result.operands[1]].bytes
+  return 0 if result.opcode == "parameter" else result.bytes
+
+
+def _read(fused, position, whole):
+  """Bytes a fusion reads of its operand."""
+  if fused is None:
+    return whole
+  parameter = fused.parameters[position].name
+  names = collections.deque([parameter])
+  total = 0
+  while names:
+    name = names.popleft()
+    for user in fused:
+      if name not in user.operands:
+        continue
+      if user.opcode == "bitcast":
+        names.append(user.name)
+      elif user.opcode in ("dynamic-slice", "slice", "gather"):
+        total += user.bytes
+      elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+        continue
+      else:
+        return whole
+  return min(total, whole)
