@@ -55,13 +55,15 @@ def test_tokenizers_and_corpora_have_files_of_their_own():
   assert len({first.filename, second.filename, third.filename}) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "no length", "bad length"])
-def test_file_cut_short_is_made_again(tmp_path, damage):
+@pytest.mark.parametrize("damage", ["cut", "longer", "no length", "bad length"])
+def test_file_of_another_length_is_made_again(tmp_path, damage):
   corpus = _corpus()
   expected = np.array(token_files.encode(tokenizers.Byte(), corpus))
   (path,) = (tmp_path / "tokens").glob("*.int32")
   if damage == "cut":
     path.write_bytes(path.read_bytes()[:-8])
+  elif damage == "longer":
+    path.write_bytes(path.read_bytes() + bytes(8))
   elif damage == "no length":
     path.with_suffix(".length").unlink()
   else:

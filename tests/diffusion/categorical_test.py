@@ -8,18 +8,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 from icml26_jax.diffusion import categorical
 
+# Most tests share one shape: each other one is a compilation.
+SHAPE = (4, 64, 7)
+
 draw = jax.jit(categorical.draw)
+
+
+def row_keys(seed, batch_size):
+  """Fresh keys each time: a key may be consumed only once."""
+  return jax.random.split(jax.random.key(seed), batch_size)
 
 
 def log_probs(shape, seed):
   return 2.0 * jax.random.normal(jax.random.key(seed), shape)
 
 
-@pytest.mark.parametrize("vocab_size", [1, 2, 3, 5, 27])
+@pytest.mark.parametrize("vocab_size", [1, 2, 3, 27])
 def test_frequencies_pass_a_chi_square_test(vocab_size):
   logits = log_probs((vocab_size,), seed=1)
   shape = (64, 2048)
@@ -74,7 +83,7 @@ def test_coin_is_exact_to_64_bits(probability):
 def test_token_of_logit_minus_infinity_is_never_drawn():
   allowed = jnp.array([False, True, True, False, False, True, False])
   logits = jnp.where(allowed, 0.0, -jnp.inf)
-  tokens = draw(jax.random.key(3), jnp.broadcast_to(logits, (8, 512, 7)))
+  tokens = draw(jax.random.key(3), jnp.broadcast_to(logits, (64, 512, 7)))
   counts = np.bincount(np.ravel(tokens), minlength=7)
   np.testing.assert_array_equal(counts > 0, allowed)
   assert scipy.stats.chisquare(counts[np.asarray(allowed)]).pvalue > 1e-3
@@ -82,56 +91,56 @@ def test_token_of_logit_minus_infinity_is_never_drawn():
 
 @pytest.mark.parametrize("value", [0.0, -1e30, 3e38, -3e38])
 def test_single_finite_logit_is_certain(value):
-  tokens = jnp.arange(12).reshape(3, 4) % 5
-  is_token = jnp.arange(5)[None, None] == tokens[..., None]
+  tokens = jnp.arange(4 * 64).reshape(4, 64) % 7
+  is_token = jnp.arange(7)[None, None] == tokens[..., None]
   logits = jnp.where(is_token, value, -jnp.inf)
-  np.testing.assert_array_equal(draw(jax.random.key(0), logits), tokens)
+  np.testing.assert_array_equal(draw(row_keys(0, 4), logits), tokens)
 
 
 def test_very_large_logits_keep_their_differences():
-  keys = jax.random.split(jax.random.key(4), 3)
-  small = jnp.array([[0.0, 1.0, -64.0]]) + jnp.zeros((3, 40, 1))
-  # 2^20 and these differences are exact in float32.
-  np.testing.assert_array_equal(draw(keys, small), draw(keys, small + 2.0**20))
-  extreme = jnp.zeros((3, 40, 3)).at[..., 1].set(1e38)
-  np.testing.assert_array_equal(draw(keys, extreme), 1)
+  small = jnp.broadcast_to(jnp.linspace(-3.0, 0.0, 7), SHAPE)
+  # The differences, multiples of 1/2, are exact in float32 at 2^20.
+  np.testing.assert_array_equal(
+    draw(row_keys(4, 4), small), draw(row_keys(4, 4), small + 2.0**20)
+  )
+  extreme = jnp.zeros(SHAPE).at[..., 1].set(1e38)
+  np.testing.assert_array_equal(draw(row_keys(4, 4), extreme), 1)
 
 
 def test_bfloat16_logits_mean_what_their_float32_values_mean():
-  keys = jax.random.split(jax.random.key(5), 2)
-  logits = log_probs((2, 64, 9), seed=6).astype(jnp.bfloat16)
+  logits = log_probs(SHAPE, seed=6).astype(jnp.bfloat16)
   np.testing.assert_array_equal(
-    draw(keys, logits), draw(keys, logits.astype(jnp.float32))
+    draw(row_keys(5, 4), logits),
+    draw(row_keys(5, 4), logits.astype(jnp.float32)),
   )
 
 
 @pytest.mark.parametrize(
   "row",
   [
-    [-np.inf, -np.inf, -np.inf],
-    [0.0, np.nan, 0.0],
-    [0.0, np.inf, 0.0],
+    [-np.inf] * 7,
+    [0.0] * 6 + [np.nan],
+    [0.0] * 6 + [np.inf],
   ],
 )
 def test_position_without_a_distribution_gives_minus_one(row):
-  logits = jnp.zeros((2, 2, 3)).at[1, 0].set(jnp.array(row))
-  tokens = draw(jax.random.key(7), logits)
+  logits = np.zeros(SHAPE, np.float32)
+  logits[1, 0] = row
+  tokens = np.asarray(draw(row_keys(7, 4), logits))
   assert tokens[1, 0] == -1
-  assert jnp.sum(tokens < 0) == 1
+  assert np.sum(tokens < 0) == 1
 
 
 def test_batch_gives_what_its_rows_give_one_by_one():
-  keys = jax.random.split(jax.random.key(8), 3)
-  logits = log_probs((3, 16, 7), seed=9)
-  together = draw(keys, logits)
-  for b in range(3):
-    np.testing.assert_array_equal(
-      together[b : b + 1], draw(keys[b : b + 1], logits[b : b + 1])
-    )
+  logits = log_probs(SHAPE, seed=9)
+  together = draw(row_keys(8, 4), logits)
+  for b in range(4):
+    alone = draw(row_keys(8, 4)[b : b + 1], logits[b : b + 1])
+    np.testing.assert_array_equal(together[b], alone[0])
 
 
 def test_one_key_gives_each_row_its_own():
-  logits = jnp.zeros((4, 64, 5))
+  logits = jnp.zeros(SHAPE)
   tokens = draw(jax.random.key(10), logits)
   assert len(np.unique(tokens, axis=0)) == 4
   np.testing.assert_array_equal(
@@ -147,7 +156,7 @@ def test_jit_equals_eager_and_traces_once():
     traces.append(logits.shape)
     return categorical.draw(key, logits)
 
-  logits = log_probs((2, 8, 6), seed=11)
+  logits = log_probs(SHAPE, seed=11)
   eager = categorical.draw(jax.random.key(12), logits)
   np.testing.assert_array_equal(traced(jax.random.key(12), logits), eager)
   traced(jax.random.key(13), logits + 1.0)
@@ -173,17 +182,16 @@ def test_draw_inside_a_loss_leaves_its_gradient_finite():
 @hypothesis.given(
   seed=st.integers(0, 2**31 - 1),
   values=st.lists(
-    st.sampled_from([-np.inf, -1e30, -80.0, -1.0, 0.0, 2.5, 1e30]),
-    min_size=42,
-    max_size=42,
-  ),
+    st.sampled_from([-np.inf, -1e30, -200.0, -1.0, 0.0, 2.5, 1e30]),
+    min_size=7,
+    max_size=7,
+  ).filter(lambda values: max(values) > -np.inf),
 )
 def test_drawn_token_has_positive_probability(seed, values):
-  logits = np.float32(values).reshape(2, 3, 7)
-  logits[..., 4] = np.maximum(logits[..., 4], -1.0)
-  tokens = draw(jax.random.key(seed), logits)
-  picked = np.take_along_axis(logits, np.asarray(tokens)[..., None], axis=-1)
-  assert np.all(picked[..., 0] - logits.max(axis=-1) >= -87.0)
+  logits = np.float32(values)
+  tokens = draw(row_keys(seed, 4), np.broadcast_to(logits, SHAPE))
+  # exp(-87) is the smallest normal number of float32.
+  assert np.all(logits[np.asarray(tokens)] - logits.max() >= -87.0)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 2, 3, 4), (2, 3, 0)])

@@ -1,5 +1,6 @@
 """The sampler: prompts, memories, policies, counts and the law it samples."""
 
+import functools
 import itertools
 
 import chex
@@ -11,13 +12,11 @@ import pytest
 from icml26_jax.diffusion import candi, continuous, mdlm, sampling
 from icml26_jax.diffusion import process as process_lib
 
-VOCAB, LENGTH = 5, 6
+BATCH, LENGTH, VOCAB, STEPS = 4, 6, 5, 20
 
 PROCESSES = {
   "mdlm": mdlm.process(VOCAB),
   "candi": candi.process(VOCAB),
-  "candi_mean": candi.process(VOCAB, x0_mode="mean"),
-  "candi_release": candi.process(VOCAB, update="release"),
   "continuous": continuous.process(VOCAB),
 }
 every_process = pytest.mark.parametrize("name", PROCESSES)
@@ -85,6 +84,52 @@ def left_to_right():
   )
 
 
+CALLS = []
+
+
+def counted(latent, t):
+  jax.debug.callback(lambda: CALLS.append(1))
+  return denoise(latent, t)
+
+
+@functools.cache
+def compiled(name, looks):
+  """One program a process and a kind of policy, for many of the tests."""
+  return jax.jit(
+    lambda keys, times, prompt, mask: sampling.sample(
+      keys,
+      PROCESSES[name],
+      counted,
+      prompt.shape,
+      times,
+      transform=process_lib.chain(history(), history()),
+      policy=one_by_one() if looks else None,
+      prompt=prompt,
+      prompt_mask=mask,
+    )
+  )
+
+
+def run(name, *, looks=False, seed=0, prompt=None, mask=None, keys=None):
+  """Samples, and counts the network calls that were really made."""
+  if prompt is None:
+    prompt, mask = (
+      np.zeros((BATCH, LENGTH), int),
+      np.zeros((BATCH, LENGTH), bool),
+    )
+  if keys is None:
+    keys = process_lib.row_keys(jax.random.key(seed), prompt.shape[0])
+  CALLS.clear()
+  tokens, stats = compiled(name, looks)(
+    keys,
+    jnp.asarray(sampling.time_grid(STEPS)),
+    jnp.asarray(prompt, jnp.int32),
+    jnp.asarray(mask),
+  )
+  jax.effects_barrier()
+  return np.asarray(tokens), jax.tree.map(np.asarray, stats), len(CALLS)
+
+
 @pytest.mark.parametrize("num_steps", [1, 7, 49, 103])
 def test_time_grid_has_its_ends_and_even_steps(num_steps):
   grid = sampling.time_grid(num_steps, start=0.999, stop=1e-5)
@@ -135,121 +180,102 @@ def test_times_that_do_not_decrease_are_an_error(times):
 
 
 @every_process
-def test_prompt_stays_and_tokens_are_in_range(name):
+@pytest.mark.parametrize("looks", [False, True])
+def test_prompt_stays_and_tokens_are_in_range(name, looks):
   rng = np.random.default_rng(0)
-  mask = rng.random((16, LENGTH)) < 0.4
-  # Outside the mask a prompt may hold anything.
-  prompt = np.where(mask, rng.integers(0, VOCAB, mask.shape), -7)
-  tokens, stats = jax.jit(
-    lambda key: sampling.sample(
-      key,
-      PROCESSES[name],
-      denoise,
-      mask.shape,
-      sampling.time_grid(5),
-      prompt=prompt,
-      prompt_mask=mask,
+  for seed in range(5):
+    mask = rng.random((BATCH, LENGTH)) < 0.4
+    # Outside the mask a prompt may hold anything.
+    prompt = np.where(mask, rng.integers(0, VOCAB, mask.shape), -7)
+    tokens, stats, _ = run(
+      name, looks=looks, seed=seed, prompt=prompt, mask=mask
     )
-  )(jax.random.key(0))
-  tokens = np.asarray(tokens)
-  assert tokens.dtype == np.int32
-  np.testing.assert_array_equal(tokens[mask], prompt[mask])
-  assert tokens.min() >= 0
-  assert tokens.max() < VOCAB
-  np.testing.assert_array_equal(
-    np.sum(stats.committed, axis=1), (~mask).sum(axis=1)
-  )
-
-
-@every_process
-def test_fully_revealed_prompt_needs_no_call(name):
-  calls = []
-
-  def counted(latent, t):
-    jax.debug.callback(lambda: calls.append(1))
-    return flat(latent, t)
-
-  prompt = jnp.arange(2 * LENGTH).reshape(2, LENGTH) % VOCAB
-  tokens, stats = sampling.sample(
-    jax.random.key(0),
-    PROCESSES[name],
-    counted,
-    prompt.shape,
-    sampling.time_grid(3),
-    prompt=prompt,
-    prompt_mask=jnp.ones(prompt.shape, bool),
-  )
-  jax.effects_barrier()
-  np.testing.assert_array_equal(tokens, prompt)
-  np.testing.assert_array_equal(stats.nfe, [0, 0])
-  assert int(stats.calls) == 0
-  assert not calls
-
-
-@every_process
-def test_calls_are_those_made(name):
-  calls = []
-
-  def counted(latent, t):
-    jax.debug.callback(lambda: calls.append(1))
-    return flat(latent, t)
-
-  _, stats = sampling.sample(
-    jax.random.key(0), PROCESSES[name], counted, (1, 3), sampling.time_grid(24)
-  )
-  jax.effects_barrier()
-  assert int(stats.calls) == len(calls) == int(stats.nfe[0])
-  if name == "mdlm":
-    assert len(calls) <= 3
-  if name == "continuous":
-    assert len(calls) == 24
+    assert tokens.dtype == np.int32
+    np.testing.assert_array_equal(tokens[mask], prompt[mask])
+    assert tokens.min() >= 0
+    assert tokens.max() < VOCAB
+    np.testing.assert_array_equal(
+      np.sum(stats.committed, axis=1), (~mask).sum(axis=1)
+    )
 
 
 @every_process
 @pytest.mark.parametrize("looks", [False, True])
-def test_batch_equals_its_rows_one_by_one(name, looks):
-  batch, steps = 4, 20
-  keys = process_lib.row_keys(jax.random.key(5), batch)
-  run = jax.jit(
-    lambda keys, prompt, mask: sampling.sample(
-      keys,
-      PROCESSES[name],
-      denoise,
-      prompt.shape,
-      sampling.time_grid(steps),
-      transform=process_lib.chain(history(), history()),
-      policy=one_by_one() if looks else None,
-      prompt=prompt,
-      prompt_mask=mask,
-    )
+def test_fully_revealed_prompt_needs_no_call(name, looks):
+  prompt = np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) % VOCAB
+  tokens, stats, calls = run(
+    name, looks=looks, prompt=prompt, mask=np.ones(prompt.shape, bool)
   )
+  np.testing.assert_array_equal(tokens, prompt)
+  np.testing.assert_array_equal(stats.nfe, np.zeros(BATCH))
+  assert calls == stats.calls == 0
+
+
+@every_process
+def test_calls_are_those_made(name):
+  # Only the first row has anything hidden, so it alone decides.
+  mask = np.ones((BATCH, LENGTH), bool)
+  mask[0, :3] = False
+  prompt = np.zeros((BATCH, LENGTH), int)
+  for seed in range(5):
+    _, stats, calls = run(name, seed=seed, prompt=prompt, mask=mask)
+    assert calls == stats.calls == stats.nfe[0]
+    np.testing.assert_array_equal(stats.nfe[1:], 0)
+    committing = np.flatnonzero(stats.committed[0])
+    if name == "mdlm":
+      assert calls == len(committing)
+    else:
+      # The latent moves at each step until all is committed.
+      assert calls == committing[-1] + 1
+    if name == "continuous":
+      assert calls == STEPS
+
+
+@every_process
+@pytest.mark.parametrize("looks", [False, True])
+def test_row_does_not_feel_the_other_rows(name, looks):
+  # Both runs share their row 1 only; in the second nothing else is hidden.
   rng = np.random.default_rng(1)
-  prompt = jnp.asarray(rng.integers(0, VOCAB, (batch, LENGTH)), jnp.int32)
-  # Rows of very different need, the last of none.
-  mask = jnp.arange(LENGTH)[None] < jnp.array([0, 2, 5, LENGTH])[:, None]
-  tokens, stats = run(keys, prompt, mask)
-  for b in range(batch):
+  keys = process_lib.row_keys(jax.random.key(5), BATCH)
+  other_keys = process_lib.row_keys(jax.random.key(6), BATCH).at[1].set(keys[1])
+  prompt = rng.integers(0, VOCAB, (BATCH, LENGTH))
+  mask = np.arange(LENGTH) < np.array([0, 2, 5, LENGTH])[:, None]
+  alone = mask | (np.arange(BATCH) != 1)[:, None]
+  tokens, stats, _ = run(name, looks=looks, keys=keys, prompt=prompt, mask=mask)
+  again, again_stats, calls = run(
+    name, looks=looks, keys=other_keys, prompt=prompt, mask=alone
+  )
+  np.testing.assert_array_equal(tokens[1], again[1])
+  np.testing.assert_array_equal(stats.nfe[1], again_stats.nfe[1])
+  np.testing.assert_array_equal(stats.committed[1], again_stats.committed[1])
+  assert calls == again_stats.nfe[1]
+  assert stats.calls >= stats.nfe.max()
+
+
+@pytest.mark.parametrize("name", ["mdlm", "candi"])
+def test_batch_equals_its_rows_one_by_one(name):
+  rng = np.random.default_rng(2)
+  keys = process_lib.row_keys(jax.random.key(7), BATCH)
+  prompt = rng.integers(0, VOCAB, (BATCH, LENGTH))
+  mask = rng.random((BATCH, LENGTH)) < np.linspace(0, 1, BATCH)[:, None]
+  tokens, stats, _ = run(name, keys=keys, prompt=prompt, mask=mask)
+  for b in range(BATCH):
     row = slice(b, b + 1)
-    one, one_stats = run(keys[row], prompt[row], mask[row])
+    one, one_stats, calls = run(
+      name, keys=keys[row], prompt=prompt[row], mask=mask[row]
+    )
     np.testing.assert_array_equal(tokens[row], one)
     np.testing.assert_array_equal(stats.nfe[row], one_stats.nfe)
     np.testing.assert_array_equal(stats.committed[row], one_stats.committed)
-    assert int(one_stats.calls) == int(one_stats.nfe[0])
-  assert int(stats.calls) >= int(np.max(stats.nfe))
+    assert calls == one_stats.calls == one_stats.nfe[0]
 
 
 def test_one_key_means_its_row_keys():
-  run = jax.jit(
-    lambda key: sampling.sample(
-      key, PROCESSES["candi"], denoise, (3, LENGTH), sampling.time_grid(4)
-    )[0]
-  )
-  np.testing.assert_array_equal(
-    run(jax.random.key(2)), run(process_lib.row_keys(jax.random.key(2), 3))
-  )
-  assert np.any(
-    np.asarray(run(jax.random.key(2))) != np.asarray(run(jax.random.key(3)))
-  )
+  first, _, _ = run("mdlm", keys=jax.random.key(2))
+  rows, _, _ = run("mdlm", keys=process_lib.row_keys(jax.random.key(2), BATCH))
+  other, _, _ = run("mdlm", keys=jax.random.key(3))
+  np.testing.assert_array_equal(first, rows)
+  assert np.any(first != other)
 
 
 @pytest.mark.parametrize(
@@ -259,15 +285,23 @@ def test_masked_sampler_needs_the_expected_number_of_calls(num_steps, mean):
   # A step is needed by a row if any of its L = 64 positions falls in it.
   batch, length = 2048, 64
   process = mdlm.process(2, eps=0.0)
-  _, stats = jax.jit(
+
+  def select(log_probs, state, step):
+    selection, state = process.ancestral.select(log_probs, state, step)
+    # Tokens of its own: drawing them would take most of the time.
+    return selection._replace(tokens=jnp.ones((batch, length), int)), state
+
+  tokens, stats = jax.jit(
     lambda key: sampling.sample(
       key,
       process,
       lambda latent, t: jnp.zeros((batch, length, 2)),
       (batch, length),
       sampling.time_grid(num_steps),
+      policy=process.ancestral._replace(select=select),
     )
   )(jax.random.key(num_steps))
+  np.testing.assert_array_equal(tokens, 1)
   exact = num_steps * (1 - (1 - 1 / num_steps) ** length)
   assert abs(exact - mean) < 5e-4
   nfe = np.asarray(stats.nfe)
@@ -279,27 +313,18 @@ def test_masked_sampler_needs_the_expected_number_of_calls(num_steps, mean):
 
 @every_process
 def test_policy_that_looks_commits_one_position_a_step(name):
-  tokens, stats = sampling.sample(
-    jax.random.key(0),
-    PROCESSES[name],
-    denoise,
-    (2, LENGTH),
-    sampling.time_grid(LENGTH + 4),
-    policy=one_by_one(),
-  )
-  expected = np.tile([1] * LENGTH + [0] * 4, (2, 1))
-  np.testing.assert_array_equal(stats.committed, expected)
-  # The four steps after the last commit call nothing.
-  np.testing.assert_array_equal(stats.nfe, [LENGTH, LENGTH])
-  assert int(stats.calls) == LENGTH
-  assert np.asarray(tokens).min() >= 0
+  _, stats, calls = run(name, looks=True)
+  expected = [1] * LENGTH + [0] * (STEPS - LENGTH)
+  np.testing.assert_array_equal(stats.committed, np.tile(expected, (BATCH, 1)))
+  # The steps after the last commit call nothing.
+  np.testing.assert_array_equal(stats.nfe, np.full(BATCH, LENGTH))
+  assert calls == stats.calls == LENGTH
 
 
-@every_process
-def test_last_step_commits_what_the_policy_left(name):
+def test_last_step_commits_what_the_policy_left():
   _, stats = sampling.sample(
     jax.random.key(0),
-    PROCESSES[name],
+    PROCESSES["mdlm"],
     denoise,
     (2, LENGTH),
     sampling.time_grid(3),
@@ -367,31 +392,18 @@ def test_memory_of_a_transform_is_carried():
   no_repeat = process_lib.LogitTransform(
     lambda tokens: jnp.zeros((tokens.shape[0], VOCAB), bool), update
   )
-  for name in ("mdlm", "candi"):
-    tokens, _ = sampling.sample(
-      jax.random.key(1),
-      PROCESSES[name],
-      flat,
-      (32, VOCAB),
-      sampling.time_grid(VOCAB),
-      transform=no_repeat,
-      policy=left_to_right(),
-    )
-    np.testing.assert_array_equal(
-      np.sort(tokens, axis=1), np.tile(np.arange(VOCAB), (32, 1))
-    )
-
-
-def test_blind_policy_in_a_fixed_order_costs_one_call_a_position():
-  _, stats = sampling.sample(
+  tokens, _ = sampling.sample(
     jax.random.key(1),
-    PROCESSES["mdlm"],
+    PROCESSES["candi"],
     flat,
-    (2, LENGTH),
-    sampling.time_grid(2 * LENGTH),
+    (32, VOCAB),
+    sampling.time_grid(VOCAB),
+    transform=no_repeat,
     policy=left_to_right(),
   )
-  np.testing.assert_array_equal(stats.nfe, [LENGTH, LENGTH])
+  np.testing.assert_array_equal(
+    np.sort(tokens, axis=1), np.tile(np.arange(VOCAB), (32, 1))
+  )
 
 
 def joint_distribution(seed=0):

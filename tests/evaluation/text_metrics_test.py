@@ -141,6 +141,15 @@ def test_limits_of_the_entropies():
   assert text_metrics.distinct_n(constant, 8, n=2) == 1 / 29
 
 
+def test_long_runs_over_a_large_vocabulary_stay_apart():
+  # (2^16)^5 overflows 64 bits: the first token alone would be lost.
+  tokens = np.full((4, 5), 2**16 - 1)
+  tokens[:, 0] = [0, 1, 2, 1]
+  assert text_metrics.distinct_n(tokens, 2**16, n=5) == 0.75
+  got = text_metrics.conditional_entropy(tokens, 2**16, order=4)
+  np.testing.assert_allclose(got, 0.0, atol=1e-12)
+
+
 def test_ngram_nll_is_the_mean_over_tokens_that_count():
   rng = np.random.default_rng(0)
   model = ngram.fit(rng.integers(5, size=300), 5, order=3)

@@ -226,13 +226,14 @@ def test_failed_save_keeps_the_earlier_checkpoint(tmp_path, make_trainer, toy):
 
 
 def test_full_disk_is_told_in_one_line(tmp_path, make_trainer, monkeypatch):
-  def save(self, directory, *args, **kwargs):
+  def save(self, step, **kwargs):
+    (self.directory / f"{step}.orbax-checkpoint-tmp").mkdir()
     raise ValueError(
-      f"RESOURCE_EXHAUSTED: Error writing {directory}: Failed to write 9 bytes"
-      ": No space left on device [os_error_code='28']\n[more]"
+      "RESOURCE_EXHAUSTED: Error writing: Failed to write 9 bytes: No space"
+      " left on device [os_error_code='28']\n[more]"
     )
 
-  monkeypatch.setattr(ocp.StandardCheckpointHandler, "async_save", save)
+  monkeypatch.setattr(ocp.CheckpointManager, "save", save)
   checkpoints = checkpoint.Checkpointer(tmp_path)
   with pytest.raises(OSError, match="step 0") as caught:
     checkpoints.save(make_trainer({}).state, {})
