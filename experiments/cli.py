@@ -39,11 +39,15 @@ def run(
   Args:
     main: the program; returns an exit code, or None for 0. ValueError,
       OSError and `UserError` end in one line and exit code 2.
-    define_flags: defines the program's flags. Flags defined here and not at
-      import leave the module importable beside other programs.
+    define_flags: defines the program's flags; may raise `UserError`. Flags
+      defined here and not at import leave the module importable beside other
+      programs.
   """
   if define_flags is not None:
-    define_flags()
+    try:
+      define_flags()
+    except UserError as error:
+      _fail(error)
 
   def guarded(argv: list[str]) -> int:
     del argv

@@ -15,11 +15,11 @@ below is an error that names it.
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 import dataclasses
 import math
 
-from tpu import hlo
-from tpu import interconnect
+from tpu import hlo, interconnect
 
 # Nothing runs: names, views and buffers.
 FREE = frozenset({
@@ -53,7 +53,8 @@ ASSUMPTIONS = (
   "vector and pass; scalar operations: none",
   "loops: trip counts from the constants of their conditions; conditionals: "
   "the slowest branch",
-  "Pallas kernels: the author's CostEstimate at {kernel:.0%} of the roofline",
+  "Pallas kernels: bundles of the compiler's final schedule times grid steps, "
+  "which leaves out waiting; at least the author's CostEstimate at the peak",
 )
 
 
@@ -109,15 +110,15 @@ class Estimate:
 def estimate(
   module: hlo.Module,
   torus: interconnect.Torus,
-  *,
-  kernel_efficiency: float = 0.5,
+  kernel_cycles: Mapping[str, int] | None = None,
 ) -> Estimate:
   """Estimates the time of one call of a compiled program.
 
   Args:
     module: the program, compiled for the chip of `torus`.
     torus: where the program's devices sit.
-    kernel_efficiency: share of the roofline that a Pallas kernel reaches.
+    kernel_cycles: cycles of Pallas kernels by instruction name, as
+      `kernels.read_cycles` reads them.
 
   Returns:
     The estimate.
@@ -126,18 +127,12 @@ def estimate(
     hlo.HloError: naming an operation without a usable estimate, or a loop
       without a constant trip count.
   """
-  if not 0.0 < kernel_efficiency <= 1.0:
-    raise ValueError(
-      f"kernel_efficiency must be in (0, 1], got {kernel_efficiency}"
-    )
-  timeline = _Timeline(module, torus, kernel_efficiency)
+  timeline = _Timeline(module, torus, kernel_cycles or {})
   timeline.run(module.computations[module.entry], 1)
   return Estimate(timeline.now, timeline.costs)
 
 
-def assumptions(
-  torus: interconnect.Torus, *, kernel_efficiency: float = 0.5
-) -> list[str]:
+def assumptions(torus: interconnect.Torus) -> list[str]:
   """What an estimate rests on, with the numbers used."""
   chip = torus.chip
   return [
@@ -147,7 +142,6 @@ def assumptions(
       hop=chip.hop_seconds * 1e6,
       hbm=chip.hbm_bandwidth / 1e9,
       sort=SORT_CYCLES,
-      kernel=kernel_efficiency,
     )
     for text in ASSUMPTIONS
   ]
@@ -179,10 +173,10 @@ def hbm_bytes(module: hlo.Module) -> int:
 class _Timeline:
   """Runs a schedule; `now` is the core's clock."""
 
-  def __init__(self, module, torus, kernel_efficiency):
+  def __init__(self, module, torus, kernel_cycles):
     self.module = module
     self.torus = torus
-    self.kernel_efficiency = kernel_efficiency
+    self.kernel_cycles = kernel_cycles
     self.costs: dict[str, Cost] = {}
     self.now = 0.0
     self.link_free = 0.0
@@ -240,9 +234,7 @@ class _Timeline:
   def _add(self, instruction, kind, busy, exposed, weight, **extra):
     cost = self.costs.setdefault(
       instruction.name,
-      Cost(
-        kind, extra.pop("opcode", instruction.opcode), instruction.op_name
-      ),
+      Cost(kind, extra.pop("opcode", instruction.opcode), instruction.op_name),
     )
     cost.count += weight
     cost.busy += weight * busy
@@ -340,15 +332,30 @@ class _Timeline:
       )
       or {}
     )
-    flops = float(cost.get("flops", 0))
-    moved = float(cost.get("bytes_accessed", 0))
-    seconds = max(flops / chip.peak_flops, moved / chip.hbm_bandwidth)
+    seconds = max(
+      float(cost.get("flops", 0)) / chip.peak_flops,
+      float(cost.get("bytes_accessed", 0)) / chip.hbm_bandwidth,
+      self._kernel_cycles(instruction.name) / chip.clock_hz,
+    )
     if seconds <= 0:
       raise hlo.HloError(
         f"custom call {instruction.name} ({instruction.custom_call_target}, "
-        f"{instruction.op_name}) has no estimated_cycles and no CostEstimate"
+        f"{instruction.op_name}) has no estimated_cycles, no schedule and no "
+        "CostEstimate"
       )
-    return seconds / self.kernel_efficiency
+    return seconds
+
+  def _kernel_cycles(self, name):
+    """Cycles of a kernel; alike kernels are compiled, and named, once."""
+    if name in self.kernel_cycles:
+      return self.kernel_cycles[name]
+    stem = name.rsplit(".", 1)[0]
+    alike = [
+      cycles
+      for other, cycles in self.kernel_cycles.items()
+      if other.rsplit(".", 1)[0] == stem
+    ]
+    return max(alike, default=0)
 
 
 @dataclasses.dataclass
@@ -405,7 +412,9 @@ def collective(
       start = computation.instructions.get(instruction.operands[0])
       return (start or instruction), kind, 0, "done"
   if opcode in ("async-start", "async-done", "async-update"):
-    wrapped = module.called(instruction, "calls") if instruction.called else None
+    wrapped = (
+      module.called(instruction, "calls") if instruction.called else None
+    )
     inner = wrapped.root if wrapped else None
     if inner is None or inner.opcode not in interconnect.KINDS:
       return None
@@ -471,7 +480,9 @@ def _indexed_bytes(module, computation, instruction):
     pieces = max(math.prod(indices.arrays[0].dims[:-1]), 1)
     piece = updates.bytes / pieces
     # The operand is copied or filled first, then rows are read and written.
-    return int(instruction.bytes + pieces * (2 * max(piece, TILE_BYTES) + piece))
+    return int(
+      instruction.bytes + pieces * (2 * max(piece, TILE_BYTES) + piece)
+    )
   return None
 
 

@@ -12,8 +12,8 @@ import math
 import re
 from typing import Any
 
-import jax
 import jax.extend.core as jex
+import numpy as np
 
 from tpu import hlo
 
@@ -82,32 +82,34 @@ def hlo_flops(module: hlo.Module) -> int:
   return total
 
 
-def model_flops(
+def forward_flops(
   *,
   matmul_params: int,
   num_layers: int,
   d_model: int,
-  length: int,
+  attended: float,
   tokens: int,
 ) -> int:
-  """Useful FLOPs of a training step of a bidirectional transformer.
+  """Useful FLOPs of one forward pass of a transformer.
 
-  `6 N T + 12 L d S T`: forward and twice that backward for the N parameters
-  that multiply every token, and for attention's two products over all S
-  positions. No recomputation, nothing done once a sequence, no noise, no
-  normalisation.
+  `2 N T + 4 L d S T`: the N parameters that multiply every token, and
+  attention's two products over the S positions that a token attends to.
+  Training is three such passes: one forward, and two backward, for the
+  gradients of activations and of parameters. No recomputation, nothing done
+  once a sequence, no noise, no normalisation.
 
   Args:
     matmul_params: N.
     num_layers: L.
     d_model: width d of all heads together.
-    length: sequence length S.
-    tokens: tokens of a step, T.
+    attended: S, the length if attention is bidirectional.
+    tokens: tokens of the pass, T.
 
   Returns:
     FLOPs.
   """
-  return 6 * matmul_params * tokens + 12 * num_layers * d_model * length * tokens
+  attention = 4 * num_layers * d_model * attended * tokens
+  return 2 * matmul_params * tokens + round(attention)
 
 
 def window_taps(
@@ -122,11 +124,12 @@ def window_taps(
 ) -> int:
   """Pairs of output position and window tap that meet an input element."""
   extent = (input_size - 1) * base_dilation + 1 if input_size else 0
+  start = np.arange(output_size) * stride - low
   count = 0
-  for output in range(output_size):
-    for tap in range(size):
-      position = output * stride + tap * window_dilation - low
-      count += 0 <= position < extent and position % base_dilation == 0
+  for tap in range(size):
+    position = start + tap * window_dilation
+    inside = (position >= 0) & (position < extent)
+    count += int(np.sum(inside & (position % base_dilation == 0)))
   return count
 
 
@@ -138,10 +141,9 @@ def _inner(params: dict[str, Any]):
 
 
 def _dot_flops(equation):
-  (contracting, _), (batch, _) = equation.params["dimension_numbers"]
-  left, right = (variable.aval.shape for variable in equation.invars)
+  (contracting, _), _ = equation.params["dimension_numbers"]
+  left = equation.invars[0].aval.shape
   output = equation.outvars[0].aval.shape
-  del right, batch
   return 2 * math.prod(output) * math.prod(left[i] for i in contracting)
 
 

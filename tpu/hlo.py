@@ -30,6 +30,7 @@ _BITS = {
   "c128": 128,
 }
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_END = re.compile(r"^\}(, execution_thread=.*)?$")
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?")
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -250,7 +251,7 @@ def parse(text: str) -> Module:
   computations: dict[str, Computation] = {}
   entry = None
   current: dict[str, Instruction] | None = None
-  for line in text.splitlines():
+  for line in _logical_lines(text):
     header = _COMPUTATION.match(line)
     if header:
       current = {}
@@ -258,7 +259,7 @@ def parse(text: str) -> Module:
       computations[name] = Computation(name, current)
       if header.group(1):
         entry = name
-    elif line.startswith("}"):
+    elif _END.match(line):
       current = None
     elif current is not None and line.startswith("  "):
       instruction = _parse_instruction(line.strip())
@@ -335,6 +336,18 @@ def trip_count(
     f"loop {loop.name} ({loop.op_name}) never ends by its counter: from "
     f"{start} by {step} while {direction} {limit}"
   )
+
+
+def _logical_lines(text):
+  """Lines, those joined again that an attribute's own line breaks cut."""
+  pending = ""
+  for line in text.splitlines():
+    if line.startswith("  ") or _COMPUTATION.match(line) or _END.match(line):
+      yield pending
+      pending = line
+    elif pending.startswith("  "):
+      pending += line
+  yield pending
 
 
 def _bits(dtype):

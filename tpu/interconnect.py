@@ -14,10 +14,9 @@ import dataclasses
 import math
 import re
 
-from tpu import chips
-from tpu import hlo
-
 import numpy as np
+
+from tpu import chips, hlo
 
 KINDS = (
   "all-gather",
@@ -192,11 +191,11 @@ def permute_seconds(
   distance = np.abs(torus.coords[source] - torus.coords[target])
   for axis, size in enumerate(torus.shape):
     if torus.chip.is_wrapped(size):
-      distance[:, axis] = np.minimum(distance[:, axis], size - distance[:, axis])
+      distance[:, axis] = np.minimum(
+        distance[:, axis], size - distance[:, axis]
+      )
   hops = int(distance.sum(axis=1).max())
-  return hops * (
-    num_bytes / torus.chip.link_bandwidth + torus.chip.hop_seconds
-  )
+  return hops * (num_bytes / torus.chip.link_bandwidth + torus.chip.hop_seconds)
 
 
 def permute_pairs(attributes: str) -> list[tuple[int, int]]:

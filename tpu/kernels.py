@@ -82,11 +82,13 @@ def schedule_cycles(text: str) -> int:
     if not match:
       continue
     depth = match.group(2).count(">")
-    while len(stack) > depth + 1:
+    # Empty bundles bear no mark: a loop is left only after its exit test.
+    # The slots behind its branch do: only a label opens a loop.
+    while len(stack) > depth + 1 and stack[-1][1] is not None:
       close()
-    if match.group(1) == "LB" and len(stack) == depth + 1 and depth:
-      close()
-    while len(stack) <= depth:
+    if match.group(1) == "LB" and depth:
+      while len(stack) > depth:
+        close()
       stack.append([0, None])
     stack[-1][0] += 1
     limit = _EXIT.search(line)

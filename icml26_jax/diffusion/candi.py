@@ -432,8 +432,10 @@ def _check_sigma(sigma: jax.Array | float) -> None:
 
 
 def _unit(vectors: jax.Array) -> jax.Array:
-  """Rows scaled to length 1; a row of zeros stays."""
+  """Rows scaled to length 1; one shorter than 1e-12 stays as it is."""
   vectors = vectors.astype(jnp.float32)
   square = jnp.sum(vectors**2, axis=-1, keepdims=True)
-  tiny = jnp.finfo(jnp.float32).tiny
-  return vectors * jax.lax.rsqrt(jnp.maximum(square, tiny))
+  is_long = square > 1e-24
+  return vectors * jnp.where(
+    is_long, jax.lax.rsqrt(jnp.where(is_long, square, 1.0)), 1.0
+  )

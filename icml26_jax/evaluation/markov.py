@@ -146,8 +146,8 @@ def sample(
   _check_chain(chain)
   batch_size, length = shape
   keys = process_lib.row_keys(key, batch_size)
-  log_initial = jnp.log(chain.initial)
-  log_transition = jnp.log(chain.transition)
+  log_initial = jnp.log(jnp.asarray(chain.initial, jnp.float32))
+  log_transition = jnp.log(jnp.asarray(chain.transition, jnp.float32))
 
   def body(logits, position):
     position_keys = process_lib.fold_rows(keys, position)

@@ -9,7 +9,7 @@ from typing import Any
 
 from icml26_jax.data import locations
 from icml26_jax.training import recipe as recipe_lib
-from icml26_jax.training import trainer, workdir
+from icml26_jax.training import trainer
 
 # Raise it when the same recipe would now give other parameters.
 _VERSION = 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from icml26_jax.diffusion import candi, mdlm, objective
+from icml26_jax.diffusion import process as process_lib
 
 BATCH, LENGTH, VOCAB = 4, 6, 5
 
@@ -148,7 +149,7 @@ def test_loss_is_the_mean_over_tokens_that_count(make):
   # The same draws, taken apart.
   time_key, noise_key = jax.random.split(jax.random.key(0))
   t = objective.stratified_times(time_key, jnp.arange(BATCH) / BATCH)
-  keys = jnp.stack([jax.random.fold_in(noise_key, b) for b in range(BATCH)])
+  keys = process_lib.row_keys(noise_key, BATCH)
   latent = process.corrupt(keys, tokens, t)
   nll = numpy_nll(linear_model(params, latent, t), tokens)
   counted = np.asarray(mask) & ~np.asarray(latent.revealed)

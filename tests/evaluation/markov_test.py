@@ -10,6 +10,8 @@ import scipy.stats
 
 from icml26_jax.evaluation import markov
 
+sample = jax.jit(markov.sample, static_argnums=2)
+
 
 def two_state(to_one, to_zero):
   return np.array([[1.0 - to_one, to_one], [to_zero, 1.0 - to_zero]])
@@ -42,9 +44,7 @@ def test_fit_does_not_count_pairs_across_rows():
 
 def test_fit_recovers_the_chain_that_wrote_the_text():
   chain = random_chain(5, seed=0)
-  text = jax.jit(lambda key: markov.sample(key, chain, (64, 1024)))(
-    jax.random.key(1)
-  )
+  text = sample(jax.random.key(1), chain, (256, 256))
   fitted = markov.fit(text, 5, smoothing=0.0)
   visits = np.float64(chain.initial)[:, None] * text.size
   p = np.float64(chain.transition)
@@ -100,7 +100,7 @@ def test_samples_follow_the_start_and_the_transitions():
   chain = random_chain(4, seed=3)._replace(
     initial=jnp.array([0.1, 0.2, 0.3, 0.4])
   )
-  tokens = np.asarray(markov.sample(jax.random.key(4), chain, (4096, 6)))
+  tokens = np.asarray(sample(jax.random.key(4), chain, (4096, 6)))
   assert tokens.shape == (4096, 6)
   assert tokens.dtype == np.int32
   first = np.bincount(tokens[:, 0], minlength=4)
@@ -129,9 +129,9 @@ def test_row_of_samples_depends_on_its_own_key_only():
   def row_keys():
     return jax.random.split(jax.random.key(6), 3)
 
-  together = markov.sample(row_keys(), chain, (3, 8))
+  together = sample(row_keys(), chain, (3, 8))
   for b in range(3):
-    alone = markov.sample(row_keys()[b : b + 1], chain, (1, 8))
+    alone = sample(row_keys()[b : b + 1], chain, (1, 8))
     np.testing.assert_array_equal(together[b], alone[0])
 
 
@@ -165,7 +165,7 @@ def test_nll_equals_float64_numpy(length):
 
 def test_nll_of_samples_tends_to_the_entropy_rate():
   chain = random_chain(5, seed=10)
-  tokens = markov.sample(jax.random.key(11), chain, (256, 256))
+  tokens = sample(jax.random.key(11), chain, (256, 256))
   nll = np.asarray(markov.nll(chain, tokens))
   # The start costs its own entropy once instead of a step's.
   start = scipy.stats.entropy(np.float64(chain.initial))

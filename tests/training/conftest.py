@@ -8,7 +8,9 @@ import numpy as np
 import optax
 import pytest
 
+from icml26_jax.models import causal, dit
 from icml26_jax.training import mesh as mesh_lib
+from icml26_jax.training import recipe as recipe_lib
 from icml26_jax.training import sharding
 from icml26_jax.training import state as state_lib
 
@@ -99,5 +101,42 @@ def make_trainer(toy):
       jax.random.key(seed), model.init, optimizer, abstract
     )
     return Trainer(mesh, optimizer, abstract, state)
+
+  return make
+
+
+_WORDS = "the quick brown fox jumps over a lazy dog while some zebras watch "
+
+
+@pytest.fixture
+def corpus(tmp_path):
+  """A small text file, as a corpus."""
+  rng = np.random.default_rng(0)
+  words = rng.choice(_WORDS.split(), size=3000)
+  path = tmp_path / "corpus.txt"
+  path.write_text(
+    "\n".join(" ".join(words[i : i + 10]) for i in range(0, 3000, 10))
+  )
+  return f"file:{path}"
+
+
+@pytest.fixture
+def make_recipe(corpus):
+  """Makes recipes of a tiny model; fields given replace those here."""
+
+  def make(process="candi", **fields):
+    kind = causal if process == recipe_lib.AUTOREGRESSIVE else dit
+    defaults = {
+      "model": kind.Config(27, d_model=16, num_layers=2, num_heads=4),
+      "data": recipe_lib.DataConfig(corpus, "char27", length=12, batch_size=8),
+      "optimizer": recipe_lib.OptimizerConfig(
+        learning_rate=1e-2, warmup_steps=2, decay_steps=20
+      ),
+      "num_steps": 8,
+      "log_every": 2,
+      "checkpoint_every": 4,
+      "ema_decay": 0.9,
+    }
+    return recipe_lib.Recipe(process=process, **(defaults | fields))
 
   return make

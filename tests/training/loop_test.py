@@ -8,12 +8,23 @@ import pytest
 from icml26_jax.training import loop
 
 
+class Later:
+  """Values of a device: reading them waits until they are computed."""
+
+  def __init__(self, values, run, ready):
+    self._values, self._run, self._ready = values, run, ready
+
+  def __array__(self, dtype=None, copy=None):
+    self._run.now = max(self._run.now, self._ready)
+    return np.array(self._values, dtype=dtype)
+
+
 class Run:
   """Records what the loop does; the state is only a step number."""
 
   def __init__(self, *, start=0, bad=None, stop_at=None, seconds=1.0):
     self.events = []
-    self.now = 0.0
+    self.now = self.busy_until = 0.0
     self.bad, self.stop_at, self.seconds = bad, stop_at, seconds
     self.state = types.SimpleNamespace(step=start)
 
@@ -24,7 +35,8 @@ class Run:
     def advance(state, batch, count):
       assert batch == (state.step, count)
       steps = np.arange(state.step, state.step + count)
-      self.now += self.seconds * count
+      ready = max(self.now, self.busy_until) + self.seconds * count
+      self.busy_until = ready
       metrics = {
         "loss": 10.0 + steps,
         "weight": 1.0 + steps,
@@ -33,6 +45,9 @@ class Run:
       }
       if not vector:
         metrics = {name: value[0] for name, value in metrics.items()}
+      metrics = {
+        name: Later(value, self, ready) for name, value in metrics.items()
+      }
       return types.SimpleNamespace(step=state.step + count), metrics
 
     return loop.Hooks(

@@ -43,7 +43,7 @@ SCALES = {
 }
 
 # Of the mean loss; the same for both classifiers.
-_L2 = 1e-4
+_L2 = 0.1
 
 
 class Classifiers(NamedTuple):
