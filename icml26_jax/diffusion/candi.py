@@ -24,6 +24,7 @@ from icml26_jax.diffusion import (
   categorical,
   gaussian,
   mdlm,
+  network_input,
   sampling,
   schedules,
 )
@@ -31,6 +32,8 @@ from icml26_jax.diffusion import process as process_lib
 from icml26_jax.diffusion.guidance import classifier
 
 carry_over = process_lib.carry_over
+embed_input = network_input.embed_input
+InputParams = network_input.InputParams
 ClassifierGuidance = classifier.ClassifierGuidance
 pf_ode_update = gaussian.pf_ode_update
 release_update = gaussian.release_update
@@ -40,18 +43,6 @@ release_update = gaussian.release_update
 loss = mdlm.loss
 
 X0_MODES = ("draw", "mean")
-
-
-class InputParams(NamedTuple):
-  """Parameters of the network's input.
-
-  Attributes:
-    embedding: `[V, D]` float; its rows are normalised before use.
-    special: `[D]` float, vector of a hidden position, normalised before use.
-  """
-
-  embedding: jax.Array
-  special: jax.Array
 
 
 class Schedule(NamedTuple):
@@ -129,47 +120,6 @@ def corrupt(
     process_lib.row_values("sigma", sigma, x0.shape[0]),
   )
   return xt, revealed
-
-
-def embed_input(
-  params: InputParams,
-  xt: jax.Array,
-  revealed: jax.Array,
-  sigma: jax.Array | float,
-  *,
-  mix: float = 0.5,
-) -> jax.Array:
-  """The network's input vectors.
-
-  `xt E` at revealed positions; at hidden ones
-  `mix u + (1 - mix) xt E / sqrt(1 + sigma^2)`, with the unit vector u.
-
-  Args:
-    params: embedding and special vector.
-    xt: `[B, L, V]` float32, from `corrupt`.
-    revealed: `[B, L]` bool.
-    sigma: `[B]` or `[]` float, noise level.
-    mix: share of the special vector, in [0, 1].
-
-  Returns:
-    `[B, L, D]` float32.
-
-  Raises:
-    ValueError: if `mix` is outside [0, 1] or the shapes disagree.
-  """
-  checks.check_range("mix", mix, low=0.0, high=1.0)
-  if xt.shape[:2] != revealed.shape:
-    raise ValueError(
-      f"xt {xt.shape} and revealed {revealed.shape} must have the same rows and"
-      " positions"
-    )
-  sigma = process_lib.row_values("sigma", sigma, xt.shape[0])
-  embedded = jnp.matmul(xt, _unit(params.embedding))
-  scale = (1.0 - mix) / jnp.sqrt(1.0 + sigma**2)
-  hidden = (
-    mix * _unit(params.special)[None, None] + scale[:, None, None] * embedded
-  )
-  return jnp.where(revealed[..., None], embedded, hidden)
 
 
 def process(
@@ -379,6 +329,7 @@ def sample(
       positive.
   """
   checks.check_range("eps", eps, low=0.0, high=1.0, open_high=True)
+  sampling.check_times(ts)
   if checks.is_concrete(ts):
     _check_sigma(sigma_fn(jnp.asarray(ts, jnp.float32)))
   hybrid = from_schedule(
@@ -428,14 +379,4 @@ def _check_sigma(sigma: jax.Array | float) -> None:
   """Raises ValueError unless concrete noise levels are positive and finite."""
   checks.check_range(
     "sigma", sigma, low=0.0, high=np.inf, open_low=True, open_high=True
-  )
-
-
-def _unit(vectors: jax.Array) -> jax.Array:
-  """Rows scaled to length 1; one shorter than 1e-12 stays as it is."""
-  vectors = vectors.astype(jnp.float32)
-  square = jnp.sum(vectors**2, axis=-1, keepdims=True)
-  is_long = square > 1e-24
-  return vectors * jnp.where(
-    is_long, jax.lax.rsqrt(jnp.where(is_long, square, 1.0)), 1.0
   )

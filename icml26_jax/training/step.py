@@ -91,7 +91,8 @@ def accumulated_gradients(
     return jax.lax.with_sharding_constraint(leaf, sharding)
 
   def body(total, micro):
-    (loss, metrics), grads = grad_fn(params, micro, key)
+    # On purpose the same key: rows fold in their number in the whole batch.
+    (loss, metrics), grads = grad_fn(params, micro, jax.random.clone(key))
     weight = _checked(metrics)["weight"].astype(jnp.float32)
     total = jax.tree.map(
       lambda t, g: t + weight * g.astype(jnp.float32), total, grads

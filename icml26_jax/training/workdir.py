@@ -173,7 +173,7 @@ def _shown(value: Any) -> str:
 def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
   """Dotted names and leaves of nested objects; a list is a leaf."""
   for name, value in tree.items():
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
       yield from _flat(value, f"{prefix}{name}.")
     else:
       yield f"{prefix}{name}", value

@@ -53,7 +53,9 @@ def test_free_fields_may_differ(tmp_path):
 
 def test_differences_lists_each_field_once():
   assert workdir.differences(RECIPE, RECIPE) == []
-  assert workdir.differences({"a": {}}, {"a": 1}) == ["a is {}, asked 1"]
+  assert workdir.differences({"a": {}}, {"a": {"b": 1}}) == [
+    "a.b is missing, asked 1"
+  ]
   assert workdir.differences({"a": [1]}, {}) == ["a is [1], asked missing"]
 
 

@@ -39,7 +39,7 @@ METHODS = (DECLARED, "CANDI, straight-through", *RIVALS)
 # of a gradient in the noisy space, and an exponent of a probability.
 SCALES = {
   "CANDI": (0.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0),
-  "MDLM": (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+  "MDLM": (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
 }
 
 # Of the mean loss; the same for both classifiers.
