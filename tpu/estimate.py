@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
+import copy
 import dataclasses
 import math
 
@@ -181,7 +182,8 @@ class _Timeline:
     self.now = 0.0
     self.link_free = 0.0
     self.copy_free = 0.0
-    self.ready: dict[str, float] = {}
+    # When what was started will be done, and whose cost waiting for it is.
+    self.ready: dict[str, tuple[float, Cost]] = {}
 
   def run(self, computation, weight):
     for instruction in computation:
@@ -219,17 +221,28 @@ class _Timeline:
     self.now += rest
     self.link_free += rest
     self.copy_free += rest
-    self.ready = {name: time + rest for name, time in self.ready.items()}
+    self.ready = {
+      name: (time + rest, cost) for name, (time, cost) in self.ready.items()
+    }
 
   def _branch(self, instruction, weight):
-    start = dataclasses.astuple(_Snapshot.of(self))
-    slowest = None
+    start, slowest = self._save(), None
     for branch in self.module.branches(instruction):
-      _Snapshot(*start).restore(self)
+      self._restore(copy.deepcopy(start))
       self.run(branch, weight)
-      if slowest is None or self.now > slowest.now:
-        slowest = _Snapshot.of(self)
-    slowest.restore(self)
+      if slowest is None or self.now > slowest[0]:
+        slowest = self._save()
+    self._restore(slowest)
+
+  def _save(self):
+    """State to try each branch of a conditional from."""
+    # One copy of all, so that what is pending still names its cost.
+    return copy.deepcopy(
+      (self.now, self.link_free, self.copy_free, self.ready, self.costs)
+    )
+
+  def _restore(self, state):
+    self.now, self.link_free, self.copy_free, self.ready, self.costs = state
 
   def _add(self, instruction, kind, busy, exposed, weight, **extra):
     cost = self.costs.setdefault(
@@ -242,18 +255,18 @@ class _Timeline:
     cost.bytes += weight * extra.pop("bytes", 0)
     for name, value in extra.items():
       setattr(cost, name, value)
+    return cost
 
   def _start_copy(self, instruction, weight):
     seconds = instruction.arrays[1].bytes / self.torus.chip.hbm_bandwidth
     self.copy_free = max(self.now, self.copy_free) + seconds
-    self.ready[instruction.name] = self.copy_free
-    self._add(instruction, "copy", seconds, 0.0, weight)
+    cost = self._add(instruction, "copy", seconds, 0.0, weight)
+    self.ready[instruction.name] = (self.copy_free, cost)
 
   def _wait(self, name, weight):
-    ready = self.ready.pop(name, self.now)
+    ready, cost = self.ready.pop(name, (self.now, None))
     if ready > self.now:
-      if name in self.costs:
-        self.costs[name].exposed += weight * (ready - self.now)
+      cost.exposed += weight * (ready - self.now)
       self.now = ready
 
   def _collective(self, computation, instruction, weight):
@@ -283,9 +296,10 @@ class _Timeline:
       is_async=phase == "start",
     )
     if phase == "start":
-      self.ready[channel] = self.link_free
-      self._add(instruction, "collective", seconds, 0.0, weight, **details)
-      self.costs[channel] = self.costs[instruction.name]
+      cost = self._add(
+        instruction, "collective", seconds, 0.0, weight, **details
+      )
+      self.ready[channel] = (self.link_free, cost)
     else:
       exposed = self.link_free - self.now
       self._add(instruction, "collective", seconds, exposed, weight, **details)
@@ -356,32 +370,6 @@ class _Timeline:
       if other.rsplit(".", 1)[0] == stem
     ]
     return max(alike, default=0)
-
-
-@dataclasses.dataclass
-class _Snapshot:
-  """State of a timeline, to try each branch of a conditional from."""
-
-  now: float
-  link_free: float
-  copy_free: float
-  ready: dict[str, float]
-  costs: dict[str, Cost]
-
-  @classmethod
-  def of(cls, timeline):
-    costs = {k: dataclasses.replace(c) for k, c in timeline.costs.items()}
-    return cls(
-      timeline.now,
-      timeline.link_free,
-      timeline.copy_free,
-      dict(timeline.ready),
-      costs,
-    )
-
-  def restore(self, timeline):
-    for field in dataclasses.fields(self):
-      setattr(timeline, field.name, getattr(self, field.name))
 
 
 def collective(

@@ -326,7 +326,7 @@ def _flops_assumptions(program):
 
 def _collectives(result):
   rows: dict[tuple[str, int], dict[str, Any]] = {}
-  for cost in _unique(result.costs.values()):
+  for cost in result.costs.values():
     if cost.kind != "collective":
       continue
     row = rows.setdefault(
@@ -350,11 +350,10 @@ def _collectives(result):
 
 
 def _costliest(result):
-  named = {id(cost): name for name, cost in reversed(result.costs.items())}
-  costs = sorted(_unique(result.costs.values()), key=lambda c: -c.exposed)
+  costs = sorted(result.costs.items(), key=lambda item: -item[1].exposed)
   return [
     {
-      "name": named[id(cost)],
+      "name": name,
       "kind": cost.kind,
       "opcode": cost.opcode,
       "source": cost.op_name,
@@ -362,9 +361,5 @@ def _costliest(result):
       "seconds": cost.busy,
       "seconds_exposed": cost.exposed,
     }
-    for cost in costs[:_SHOWN]
+    for name, cost in costs[:_SHOWN]
   ]
-
-
-def _unique(costs):
-  return list({id(cost): cost for cost in costs}.values())

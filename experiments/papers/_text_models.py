@@ -102,7 +102,7 @@ def make_recipe(
       batch_size=size.batch_size,
     ),
     optimizer=recipe.OptimizerConfig(
-      learning_rate=3e-3,
+      learning_rate=2e-3,
       warmup_steps=min(100, size.num_steps // 10),
       decay_steps=size.num_steps,
     ),

@@ -142,14 +142,14 @@ def reproduce(key: jax.Array, budget: str) -> claims.Report:
     Four claims with their measurements.
   """
   settings = BUDGETS[budget]
-  keys = jax.random.split(key, 4)
+  keys = jax.random.split(key, 3)
   # Trained models are shared between runs and papers: plain integers name
   # their seeds.
   first_seed = int(jax.random.key_data(key)[-1])
   parts = [
-    _oracle(keys[0], keys[1], settings),
-    _trained(keys[2], first_seed, settings),
-    _guidance(keys[3], settings),
+    _oracle(keys[0], settings),
+    _trained(keys[1], first_seed, settings),
+    _guidance(keys[2], settings),
     _dissonance(),
   ]
   return claims.Report(
@@ -159,35 +159,27 @@ def reproduce(key: jax.Array, budget: str) -> claims.Report:
   )
 
 
-def _oracle(sample_key, interval_key, settings):
+def _oracle(key, settings):
   samples = oracle.run(
-    sample_key,
+    key,
     settings=settings.settings,
     steps=settings.steps,
     seeds=settings.seeds,
     rows=settings.rows,
     length=LENGTH,
   )
-  chain = samples.chain
-  rate = markov.entropy_rate(chain)
-  initial = np.asarray(chain.initial, np.float64)
+  rate = markov.entropy_rate(samples.chain)
+  initial = np.asarray(samples.chain.initial, np.float64)
   entropy = float(-np.sum(initial * np.log(initial)))
-  joint = corpus.joint_bigrams(chain)
-  declared, masked = oracle.DECLARED.name, oracle.MASKED.name
-
   qualities = {
-    job: sample_quality.with_intervals(
-      counts, joint, jax.random.clone(interval_key)
-    )
-    for job, counts in samples.counts.items()
+    job: sample_quality.with_intervals(scores)
+    for job, scores in samples.scores.items()
   }
+  declared, masked = oracle.DECLARED.name, oracle.MASKED.name
   checks = []
   for n in FEW_CALLS:
     difference = sample_quality.paired_difference(
-      samples.counts[declared, n],
-      samples.counts[masked, n],
-      joint,
-      jax.random.clone(interval_key),
+      samples.scores[declared, n], samples.scores[masked, n]
     )
     checks += _better_checks(
       n, difference, qualities[declared, n].entropy, entropy
@@ -245,38 +237,33 @@ def _trained(key, first_seed, settings):
     rows=settings.rows,
   )
   reference = found.reference
-  interval_key = jax.random.fold_in(key, settings.trainings)
   several = settings.trainings > 1
 
   def quality(samples):
-    if several:
-      values = figures.over_seeds(samples, reference.bigrams)
-      return sample_quality.Quality(*map(intervals.t_interval, values))
-    return sample_quality.with_intervals(
-      samples[0], reference.bigrams, jax.random.clone(interval_key)
+    if not several:
+      return sample_quality.with_intervals(samples[0])
+    return sample_quality.Quality(
+      *map(intervals.t_interval, figures.over_seeds(samples))
     )
 
   def difference(first, second):
-    if several:
-      pairs = zip(
-        figures.over_seeds(first, reference.bigrams),
-        figures.over_seeds(second, reference.bigrams),
-        strict=True,
+    if not several:
+      return sample_quality.paired_difference(first[0], second[0])
+    return sample_quality.Quality(
+      *map(
+        intervals.paired_t_interval,
+        figures.over_seeds(first),
+        figures.over_seeds(second),
       )
-      return sample_quality.Quality(
-        *(intervals.paired_t_interval(*pair) for pair in pairs)
-      )
-    return sample_quality.paired_difference(
-      first[0], second[0], reference.bigrams, jax.random.clone(interval_key)
     )
 
-  qualities = {job: quality(samples) for job, samples in found.counts.items()}
+  qualities = {job: quality(samples) for job, samples in found.scores.items()}
   checks = []
   for n in FEW_CALLS:
     checks += _better_checks(
       n,
       difference(
-        found.counts[trained.CANDI, n], found.counts[trained.MASKED, n]
+        found.scores[trained.CANDI, n], found.scores[trained.MASKED, n]
       ),
       qualities[trained.CANDI, n].entropy,
       reference.entropy,
@@ -298,7 +285,7 @@ def _trained(key, first_seed, settings):
     " bits per character"
     + ("" if several else "; one seed: intervals over sequences only"),
   )
-  real = sample_quality.measure(found.real, reference.bigrams)
+  real = sample_quality.measure(found.real)
   table = figures.quality_table(
     "trained",
     f"Trained models: unigram entropy of held-out text {reference.entropy:.3f}",

@@ -109,7 +109,8 @@ def sample(
   tokens, revealed = _prompt(prompt, prompt_mask, shape, process.vocab_size)
   transform = transform or process_lib.identity()
   policy = policy or process.ancestral
-  keys = process_lib.row_keys(key, batch_size)
+  row_keys = process_lib.row_keys(key, batch_size)
+  key_impl = jax.random.key_impl(row_keys)
   times = jnp.asarray(times, jnp.float32)
   num_steps = times.shape[0] - 1
   policy_first = not policy.uses_predictions
@@ -121,9 +122,12 @@ def sample(
 
   def body(carry, index):
     latent, transform_state, policy_state = carry
-    step_keys = process_lib.fold_rows(keys, index)
+    keys = process_lib.fold_rows(row_keys, index)
+    # Keys enter the conditional as plain numbers: under vmap it selects between
+    # two copies of what enters, which key-reuse checking takes for a reuse.
+    key_data = jax.random.key_data(keys)
     step = process_lib.Step(
-      keys=process_lib.fold_rows(step_keys, 0),
+      keys=process_lib.fold_rows(keys, 0),
       latent=latent,
       index=index,
       time=times[index],
@@ -138,6 +142,7 @@ def sample(
 
     def call(carry):
       latent, transform_state, policy_state = carry
+      keys = jax.random.wrap_key_data(key_data, impl=key_impl)
       logits, extra = process.evaluate(
         denoise_fn, latent, step.time, step.next_time
       )
@@ -150,14 +155,18 @@ def sample(
       guided, new_transform_state = transform.update(
         log_probs,
         transform_state,
-        dataclasses.replace(step, keys=process_lib.fold_rows(step_keys, 1)),
+        dataclasses.replace(step, keys=process_lib.fold_rows(keys, 1)),
       )
       if policy_first:
         selection, new_policy_state = chosen, policy_state
       else:
-        selection, new_policy_state = select(log_probs, policy_state, step)
+        selection, new_policy_state = select(
+          log_probs,
+          policy_state,
+          dataclasses.replace(step, keys=process_lib.fold_rows(keys, 0)),
+        )
       new_latent = process.reverse(
-        process_lib.fold_rows(step_keys, 2),
+        process_lib.fold_rows(keys, 2),
         latent,
         guided,
         extra,
@@ -185,7 +194,7 @@ def sample(
     return carry, (needed, committed)
 
   latent = process.prior(
-    process_lib.fold_rows(keys, num_steps), tokens, revealed, times[0]
+    process_lib.fold_rows(row_keys, num_steps), tokens, revealed, times[0]
   )
   transform_state, policy_state = transform.init(tokens), policy.init(tokens)
   _check_rows("transform", transform_state, batch_size)

@@ -1,46 +1,47 @@
 """Quality of a sample of text, with intervals over its sequences.
 
 Likelihood, unigram entropy and bigram divergence are always read together
-(see `text_metrics`). The last two are not means over sequences, so that their
-intervals come from resampling whole sequences; what a sequence contributes is
-counted once, and a resample is a weighted sum of the counts.
+(see `text_metrics`). Each is the mean over the S sequences of a score: the
+sequence's own NLL, the mean over its tokens of `-ln p(token)`, and the mean
+over its pairs of `ln p(pair) / q(pair)`, where p are the frequencies in the
+whole sample. Up to a constant the scores are the influence functions of the
+measures, so that Student's interval of the scores is that of the measure, to
+first order in 1/S.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from icml26_jax.evaluation import intervals, token_counts
 
-_RESAMPLES = 2000
 
-
-class SequenceCounts(NamedTuple):
-  """What each of S sequences contributes.
+class Scores(NamedTuple):
+  """What each of S sequences contributes to the three measures.
 
   Attributes:
-    nll: `[S]` float64, nats per token.
-    unigrams: `[S, V]` float32, how often each token occurs.
-    bigrams: `[S, V * V]` float32, how often each pair of neighbours occurs.
+    nll: `[S]` float64, nats per token under the judge.
+    entropy: `[S]` float64; the mean is the unigram entropy in nats.
+    kl: `[S]` float64; the mean is the divergence of the sample's bigrams from
+      the reference in nats. It is biased upwards by about (number of
+      possible pairs) / (2 times the number of pairs), alike for samples of
+      one size.
   """
 
   nll: np.ndarray
-  unigrams: np.ndarray
-  bigrams: np.ndarray
+  entropy: np.ndarray
+  kl: np.ndarray
 
 
 class Quality(NamedTuple):
-  """Three measures, as numbers or as intervals.
+  """The three measures, as numbers or as intervals.
 
   Attributes:
     nll: nats per token under the judge.
     entropy: unigram entropy in nats.
-    kl: divergence of the bigrams from the reference, in nats. Upwards biased
-      by about (number of possible pairs) / (2 times the pairs counted), alike
-      for samples of one size.
+    kl: divergence of the bigrams from the reference in nats.
   """
 
   nll: float | intervals.Interval
@@ -48,96 +49,72 @@ class Quality(NamedTuple):
   kl: float | intervals.Interval
 
 
-def count(tokens, nll, vocab_size: int) -> SequenceCounts:
-  """Counts tokens and pairs of each sequence.
+def score(tokens, nll, reference) -> Scores:
+  """Scores of the sequences of one sample.
 
   Args:
     tokens: `[S, L]` integers in [0, V), L at least 2.
     nll: `[S]` float, nats per token of each sequence under the judge.
-    vocab_size: number of tokens V.
+    reference: `[V, V]` joint distribution of neighbouring tokens, positive
+      where the sample has a pair.
 
   Returns:
-    The counts.
+    The scores.
 
   Raises:
-    ValueError: if a shape is wrong or a token is outside the vocabulary.
+    ValueError: if a shape is wrong, a token is outside the vocabulary or the
+      reference lacks a pair of the sample.
     TypeError: if the tokens are not integers.
   """
   tokens, nll = np.asarray(tokens), np.asarray(nll, np.float64)
+  reference = np.asarray(reference, np.float64)
+  if reference.ndim != 2 or reference.shape[0] != reference.shape[1]:
+    raise ValueError(f"reference must be [V, V], got {reference.shape}")
   if tokens.ndim != 2 or tokens.shape[1] < 2:
     raise ValueError(
       f"tokens must be [S, L] with L at least 2, got {tokens.shape}"
     )
   if nll.shape != tokens.shape[:1]:
     raise ValueError(f"nll must have shape {tokens.shape[:1]}, got {nll.shape}")
-  return SequenceCounts(
+  vocab_size = len(reference)
+  unigrams = token_counts.unigram_counts(tokens, vocab_size)
+  bigrams = token_counts.bigram_counts(tokens, vocab_size)
+  pairs = bigrams.sum(axis=0, dtype=np.float64)
+  reference = reference.ravel()
+  if np.any(reference[pairs > 0] <= 0):
+    raise ValueError("reference must be positive where the sample has a pair")
+  return Scores(
     nll=nll,
-    unigrams=token_counts.unigram_counts(tokens, vocab_size),
-    bigrams=token_counts.bigram_counts(tokens, vocab_size),
+    entropy=-_mean_log(unigrams, unigrams.sum(axis=0, dtype=np.float64)),
+    kl=_mean_log(bigrams, pairs)
+    - _mean_log(bigrams, np.where(pairs > 0, reference, 0.0), normalise=False),
   )
 
 
-def measure(counts: SequenceCounts, reference) -> Quality:
-  """The three measures of a sample.
+def measure(scores: Scores) -> Quality:
+  """The three measures as floats."""
+  return Quality(*(float(np.mean(values)) for values in scores))
+
+
+def with_intervals(scores: Scores) -> Quality:
+  """The three measures with 95% intervals over sequences.
 
   Args:
-    counts: from `count`.
-    reference: `[V, V]` joint distribution of neighbouring tokens, positive
-      where the sample has a pair.
-
-  Returns:
-    Three floats.
-  """
-  weights = np.ones((1, len(counts.nll)), np.float32)
-  values = _measures(counts, reference, weights)[:, 0]
-  return Quality(*(float(value) for value in values))
-
-
-def with_intervals(
-  counts: SequenceCounts,
-  reference,
-  key: jax.Array,
-  *,
-  num_resamples: int = _RESAMPLES,
-) -> Quality:
-  """The three measures with 95% bootstrap intervals over sequences.
-
-  Args:
-    counts: from `count`, at least two sequences.
-    reference: `[V, V]` joint distribution of neighbouring tokens.
-    key: typed key of the resampling.
-    num_resamples: number of resamples.
+    scores: from `score`, at least two sequences.
 
   Returns:
     Three `intervals.Interval`s.
   """
-  return _bootstrap(
-    lambda weights: _measures(counts, reference, weights),
-    len(counts.nll),
-    key,
-    num_resamples,
-  )
+  return Quality(*map(intervals.t_interval, scores))
 
 
-def paired_difference(
-  first: SequenceCounts,
-  second: SequenceCounts,
-  reference,
-  key: jax.Array,
-  *,
-  num_resamples: int = _RESAMPLES,
-) -> Quality:
-  """Measures of `first` minus those of `second`, sequence by sequence.
-
-  Both samples are resampled with the same rows: row s of both came from the
-  same key. The bias of the divergence falls out of the difference.
+def paired_difference(first: Scores, second: Scores) -> Quality:
+  """Measures of `first` minus those of `second`, with 95% intervals.
 
   Args:
-    first: from `count`.
-    second: from `count`, as many sequences.
-    reference: `[V, V]` joint distribution of neighbouring tokens.
-    key: typed key of the resampling.
-    num_resamples: number of resamples.
+    first: scores of a sample.
+    second: of a sample of as many sequences; sequence s of both came from the
+      same key. The bias of the divergence falls out of the difference.
 
   Returns:
     Three `intervals.Interval`s.
@@ -145,69 +122,17 @@ def paired_difference(
   Raises:
     ValueError: if the numbers of sequences differ.
   """
-  if len(first.nll) != len(second.nll):
-    raise ValueError(
-      f"first and second must have as many sequences: {len(first.nll)} and"
-      f" {len(second.nll)}"
-    )
-  return _bootstrap(
-    lambda weights: (
-      _measures(first, reference, weights)
-      - _measures(second, reference, weights)
-    ),
-    len(first.nll),
-    key,
-    num_resamples,
-  )
-
-
-def pool(parts: list[SequenceCounts]) -> SequenceCounts:
-  """Several samples as one."""
-  return SequenceCounts(
-    *(np.concatenate(fields) for fields in zip(*parts, strict=True))
-  )
-
-
-def _bootstrap(statistic, size, key, num_resamples) -> Quality:
-  """Intervals of a statistic of `[R, S]` weights."""
-
-  def of_rows(rows, axis):
-    del axis
-    return statistic(
-      token_counts.row_counts(np.atleast_2d(rows).astype(np.int64), size)
-    )
-
-  found = intervals.bootstrap_interval(
-    np.arange(size), key, num_resamples=num_resamples, statistic=of_rows
-  )
-  # The estimate comes from one resample, each row once.
-  estimate = found.estimate[:, 0]
   return Quality(
     *(
-      intervals.Interval(*values)
-      for values in zip(estimate, found.low, found.high, strict=True)
+      intervals.paired_t_interval(*pair)
+      for pair in zip(first, second, strict=True)
     )
   )
 
 
-def _measures(counts, reference, weights) -> np.ndarray:
-  """`[3, R]` measures for `[R, S]` weights of the sequences."""
-  totals = weights.sum(axis=1)
-  nll = weights @ counts.nll / totals
-  unigrams = _normalised(weights @ counts.unigrams)
-  bigrams = _normalised(weights @ counts.bigrams)
-  entropy = -np.sum(_xlogy(unigrams, unigrams), axis=1)
-  log_reference = np.log(np.asarray(reference, np.float64).reshape(1, -1))
-  kl = np.sum(_xlogy(bigrams, bigrams), axis=1) - np.sum(
-    np.where(bigrams > 0, bigrams * log_reference, 0.0), axis=1
-  )
-  return np.stack([nll, entropy, kl])
-
-
-def _normalised(counts) -> np.ndarray:
-  counts = counts.astype(np.float64)
-  return counts / counts.sum(axis=1, keepdims=True)
-
-
-def _xlogy(x, y) -> np.ndarray:
-  return np.where(x > 0, x * np.log(np.where(x > 0, y, 1.0)), 0.0)
+def _mean_log(counts, weights, *, normalise=True) -> np.ndarray:
+  """`[S]` mean of ln(weight) over what each row of `[S, K]` counts holds."""
+  if normalise:
+    weights = weights / weights.sum()
+  logs = np.log(np.where(weights > 0, weights, 1.0))
+  return counts @ logs / counts.sum(axis=1)

@@ -1,71 +1,108 @@
-"""Causal transformer over tokens (interim: replaced by the models engineer)."""
+"""Causal transformer language model."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from icml26_jax.layers import rms_norm
+from icml26_jax.models import transformer
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-  vocab_size: int
-  d_model: int = 128
-  num_layers: int = 4
-  num_heads: int = 4
-  d_ff: int | None = None
-  qk_norm: bool = False
-  dtype: str = "float32"
-  remat: str = "none"
-  scan_layers: bool = True
+Config = transformer.Config
+Params = transformer.Params
 
 
-def init(key: jax.Array, config: Config):
-  d, n = config.d_model, config.num_layers
-  keys = iter(jax.random.split(key, 6))
+class CausalTransformer(nn.Module):
+  """The network as a flax module: blocks without a condition.
 
-  def normal(*shape):
-    return jax.random.normal(next(keys), shape) / math.sqrt(shape[-2])
+  Attributes:
+    config: its shape.
+  """
 
-  return {
-    "embedding": normal(config.vocab_size, d),
-    "qkv": normal(n, d, 3 * d),
-    "out": normal(n, d, d),
-    "up": normal(n, d, 4 * d),
-    "down": normal(n, 4 * d, d),
-    "head": normal(d, config.vocab_size),
-  }
+  config: Config
 
-
-def logical_axes(config: Config):
-  return {
-    "embedding": ("vocab", "embed"),
-    "qkv": ("layers", "embed", "heads"),
-    "out": ("layers", "heads", "embed"),
-    "up": ("layers", "embed", "mlp"),
-    "down": ("layers", "mlp", "embed"),
-    "head": ("embed", "vocab"),
-  }
-
-
-def apply(params, tokens, *, config: Config) -> jax.Array:
-  def norm(x):
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
-
-  x = params["embedding"][tokens]
-  shape = (*tokens.shape, config.num_heads, -1)
-  for i in range(config.num_layers):
-    qkv = jnp.split(norm(x) @ params["qkv"][i], 3, -1)
-    att = jax.nn.dot_product_attention(
-      *(z.reshape(shape) for z in qkv), is_causal=True
+  @nn.compact
+  def __call__(
+    self, tokens: jax.Array, mask: jax.Array | None = None
+  ) -> jax.Array:
+    """Predicts next tokens; see `apply`."""
+    c = self.config
+    table = self.param(
+      "embedding",
+      nn.with_logical_partitioning(
+        nn.initializers.normal(1.0), ("vocab", "embed")
+      ),
+      (c.vocab_size, c.d_model),
     )
-    x = x + att.reshape(x.shape) @ params["out"][i]
-    x = x + jax.nn.gelu(norm(x) @ params["up"][i]) @ params["down"][i]
-  return norm(x) @ params["head"]
+    x = jnp.take(table, tokens, axis=0).astype(c.dtype)
+    x = transformer.make_stack(c, is_causal=True, name="layers")(x, None, mask)
+    x = rms_norm.RMSNorm(name="norm")(x)
+    output = self.param(
+      "output",
+      nn.with_logical_partitioning(
+        transformer.OUTPUT_INIT, ("embed", "vocab")
+      ),
+      (c.d_model, c.vocab_size),
+    )
+    return transformer.logits(x, output)
+
+
+def init(key: jax.Array, config: Config) -> Params:
+  """Draws the parameters.
+
+  Args:
+    key: typed key.
+    config: shape of the network.
+
+  Returns:
+    Nested dictionaries of float32 arrays.
+  """
+  return transformer.init(CausalTransformer(config), key, _example())
+
+
+def logical_axes(config: Config) -> Params:
+  """The parameters' tree, with a tuple of logical axis names a leaf."""
+  return transformer.logical_axes(CausalTransformer(config), _example())
+
+
+def apply(
+  params: Params,
+  tokens: jax.Array,
+  *,
+  config: Config,
+  mask: jax.Array | None = None,
+) -> jax.Array:
+  """Predicts, at every position, the token that comes next.
+
+  Args:
+    params: from `init`.
+    tokens: `[B, L]` int tokens.
+    config: the configuration the parameters were made for.
+    mask: `[B, L]` bool, False at padding, which no position looks at; None if
+      there is none. Logits at padding mean nothing.
+
+  Returns:
+    `[B, L, V]` float32 logits; those at position i depend on tokens 0..i only.
+
+  Raises:
+    TypeError: if the tokens are not integers.
+  """
+  if not jnp.issubdtype(tokens.dtype, jnp.integer):
+    raise TypeError(f"tokens must be integers, got {tokens.dtype}")
+  return CausalTransformer(config).apply({"params": params}, tokens, mask)
+
+
+def embedding_table(params: Params) -> jax.Array:
+  """`[V, D]` float32 vectors of the tokens, as the network sees them."""
+  return params["embedding"]
 
 
 def num_params(config: Config) -> int:
-  shapes = jax.eval_shape(lambda: init(jax.random.key(0), config))
-  return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+  """Number of parameters, without making them."""
+  return transformer.num_params(lambda key: init(key, config))
+
+
+def _example():
+  """An input that parameters can be made from; they ignore its length."""
+  return jnp.zeros((1, 2), jnp.int32)

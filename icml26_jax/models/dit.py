@@ -1,4 +1,4 @@
-"""Bidirectional diffusion transformer over tokens (interim: replaced by the models engineer)."""
+"""Bidirectional diffusion transformer over tokens."""
 
 from __future__ import annotations
 
@@ -9,144 +9,240 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from icml26_jax import checks
+from icml26_jax.diffusion import candi, schedules
 from icml26_jax.diffusion import process as process_lib
-from icml26_jax.diffusion import schedules
+from icml26_jax.layers import modulation, noise_level, rms_norm
+from icml26_jax.models import transformer
+
+Params = transformer.Params
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-  vocab_size: int
-  d_model: int = 128
-  num_layers: int = 4
-  num_heads: int = 4
-  d_ff: int | None = None
+class Config(transformer.Config):
+  """Shape of a diffusion transformer; see `transformer.Config` for the rest.
+
+  Attributes:
+    time_conditioning: whether blocks are conditioned on `-log alpha(t)`. A
+      masked diffusion does not need it.
+    d_conditioning: width of the condition; None for d_model, at most 128.
+    input_mix: share of the special vector in a noisy hidden position's input.
+    alpha_eps: eps of the schedule `alpha = 1 - (1 - eps) t` that turns times
+      into noise levels.
+  """
+
   time_conditioning: bool = True
-  qk_norm: bool = False
+  d_conditioning: int | None = None
   input_mix: float = 0.5
   alpha_eps: float = 1e-3
-  dtype: str = "float32"
-  remat: str = "none"
-  scan_layers: bool = True
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.d_conditioning is not None:
+      checks.check_range("d_conditioning", self.d_conditioning, low=1)
+    checks.check_range("input_mix", self.input_mix, low=0.0, high=1.0)
+    checks.check_range(
+      "alpha_eps",
+      self.alpha_eps,
+      low=0.0,
+      high=1.0,
+      open_low=self.time_conditioning,
+      open_high=True,
+    )
 
-def _norm(x):
-  x32 = x.astype(jnp.float32)
-  r = jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + 1e-6)
-  return (x32 * r).astype(x.dtype)
-
-
-def _param(module, name, init, shape, axes):
-  return module.param(name, nn.with_logical_partitioning(init, axes), shape)
-
-
-class Block(nn.Module):
-  config: Config
-
-  @nn.compact
-  def __call__(self, x, cond):
-    c = self.config
-    d, h = c.d_model, c.num_heads
-    ff = c.d_ff or 4 * d
-    lecun = nn.initializers.lecun_normal()
-    dtype = jnp.dtype(c.dtype)
-    if c.time_conditioning:
-      mod_w = _param(self, "modulation", nn.initializers.zeros, (d, 6 * d), ("embed", "conditioning"))
-      mod = (cond @ mod_w.astype(dtype))[:, None] + jnp.zeros((), dtype)
-      s1, b1, g1, s2, b2, g2 = jnp.split(mod, 6, -1)
-      g1, g2 = 1 + g1, 1 + g2
-    else:
-      s1 = b1 = s2 = b2 = jnp.zeros((1, 1, d), dtype)
-      g1 = g2 = jnp.ones((1, 1, d), dtype)
-    qkv_w = _param(self, "qkv", lecun, (d, 3 * d), ("embed", "heads"))
-    out_w = _param(self, "out", lecun, (d, d), ("heads", "embed"))
-    up_w = _param(self, "up", lecun, (d, ff), ("embed", "mlp"))
-    down_w = _param(self, "down", lecun, (ff, d), ("mlp", "embed"))
-    y = _norm(x) * (1 + s1) + b1
-    q, k, v = jnp.split(y @ qkv_w.astype(dtype), 3, -1)
-    shape = (*x.shape[:2], h, d // h)
-    q, k, v = (z.reshape(shape) for z in (q, k, v))
-    if c.qk_norm:
-      q, k = _norm(q), _norm(k)
-    half = d // h // 2
-    angle = jnp.arange(x.shape[1])[:, None] * (1e4 ** (-jnp.arange(half) / half))[None]
-    cos, sin = (f(angle)[None, :, None].astype(dtype) for f in (jnp.cos, jnp.sin))
-
-    def rotate(z):
-      a, b = z[..., :half], z[..., half:]
-      return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
-
-    att = jax.nn.dot_product_attention(rotate(q), rotate(k), v)
-    x = x + g1 * (att.reshape(x.shape) @ out_w.astype(dtype))
-    y = _norm(x) * (1 + s2) + b2
-    return x + g2 * (jax.nn.gelu(y @ up_w.astype(dtype)) @ down_w.astype(dtype)), None
+  @property
+  def condition_width(self) -> int:
+    """Width of the condition."""
+    if self.d_conditioning is None:
+      return min(self.d_model, 128)
+    return self.d_conditioning
 
 
 class DiT(nn.Module):
+  """The network as a flax module.
+
+  Attributes:
+    config: its shape.
+
+  References:
+    Peebles, Xie, "Scalable Diffusion Models with Transformers", ICCV 2023.
+    Sahoo et al., "Simple and Effective Masked Diffusion Language Models",
+    NeurIPS 2024, appendix on architectures.
+  """
+
   config: Config
 
   @nn.compact
-  def __call__(self, latent, t):
+  def __call__(
+    self,
+    latent: process_lib.Latent,
+    t: jax.Array,
+    mask: jax.Array | None = None,
+  ) -> jax.Array:
+    """Predicts tokens; see `apply`."""
     c = self.config
-    d, dtype = c.d_model, jnp.dtype(c.dtype)
-    normal = nn.initializers.normal(1.0)
-    table = _param(self, "embedding", normal, (c.vocab_size, d), ("vocab", "embed"))
-    special = _param(self, "special", normal, (d,), ("embed",))
-    unit = table * jax.lax.rsqrt(jnp.sum(table**2, -1, keepdims=True))
-    special = special * jax.lax.rsqrt(jnp.sum(special**2))
-    clean = jnp.take(unit, latent.tokens, axis=0)
-    hidden = special[None, None]
-    if latent.sigma is not None:
-      emb = latent.embedded if latent.values is None else latent.values @ unit
-      scale = (1 - c.input_mix) / jnp.sqrt(1 + latent.sigma**2)
-      hidden = c.input_mix * hidden + scale[:, None, None] * emb
-    x = jnp.where(latent.revealed[..., None], clean, hidden).astype(dtype) * math.sqrt(d)
-    cond = None
-    if c.time_conditioning:
-      level = -jnp.log(schedules.log_linear_alpha(t, eps=c.alpha_eps))
-      freq = jnp.exp(-math.log(1e4) * jnp.arange(d // 2) / (d // 2))[None]
-      angle = 10.0 * level[:, None] * freq
-      feat = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)
-      w = _param(self, "time", nn.initializers.lecun_normal(), (d, d), ("embed", "conditioning"))
-      cond = nn.silu(feat @ w).astype(dtype)
-    stack = nn.scan(
-      Block,
-      variable_axes={"params": 0},
-      split_rngs={"params": True},
-      in_axes=nn.broadcast,
-      length=c.num_layers,
-      metadata_params={nn.PARTITION_NAME: "layers"},
+    dtype = jnp.dtype(c.dtype)
+    table = self.param(
+      "embedding",
+      nn.with_logical_partitioning(
+        nn.initializers.normal(1.0), ("vocab", "embed")
+      ),
+      (c.vocab_size, c.d_model),
     )
-    x, _ = stack(c, name="layers")(x, cond)
-    w = _param(self, "unembedding", nn.initializers.lecun_normal(), (d, c.vocab_size), ("embed", "vocab"))
-    return (_norm(x) @ w.astype(dtype)).astype(jnp.float32)
+    special = self.param(
+      "special",
+      nn.with_logical_partitioning(nn.initializers.normal(1.0), ("embed",)),
+      (c.d_model,),
+    )
+    x = embed(table, special, latent, mix=c.input_mix)
+    # Unit vectors to unit variance, the scale of what the blocks add.
+    x = (math.sqrt(c.d_model) * x).astype(dtype)
+
+    condition = None
+    if c.time_conditioning:
+      alpha = schedules.log_linear_alpha(t, eps=c.alpha_eps)
+      condition = noise_level.NoiseLevel(c.condition_width, name="noise_level")(
+        -jnp.log(alpha)
+      ).astype(dtype)
+
+    x = transformer.make_stack(c, is_causal=False, name="layers")(
+      x, condition, mask
+    )
+    if condition is None:
+      x = rms_norm.RMSNorm(name="norm")(x)
+    else:
+      shift, scale = modulation.Modulation(c.d_model, 2, name="modulation")(
+        condition
+      )
+      x = modulation.modulate(rms_norm.rms_normalise(x), shift, scale)
+    output = self.param(
+      "output",
+      nn.with_logical_partitioning(
+        transformer.OUTPUT_INIT, ("embed", "vocab")
+      ),
+      (c.d_model, c.vocab_size),
+    )
+    return transformer.logits(x, output)
 
 
-def _example(config):
+def embed(
+  table: jax.Array,
+  special: jax.Array,
+  latent: process_lib.Latent,
+  *,
+  mix: float,
+) -> jax.Array:
+  """The network's input vectors, for a latent of any process.
+
+  With noise, `candi.embed_input`. Without, a revealed token's unit vector, and
+  the unit special vector where hidden.
+
+  Args:
+    table: `[V, D]` float32, its rows are normalised.
+    special: `[D]` float32, normalised.
+    latent: the latent; noise may be given over the vocabulary (`values`) or
+      through the normalised table (`embedded`).
+    mix: share of the special vector in a noisy position.
+
+  Returns:
+    `[B, L, D]` float32.
+
+  Raises:
+    ValueError: if the latent has a noise level but no noise.
+  """
+  if latent.values is not None:
+    return candi.embed_input(
+      candi.InputParams(table, special),
+      latent.values,
+      latent.revealed,
+      latent.sigma,
+      mix=mix,
+    )
+  revealed = latent.revealed[..., None]
+  unit_special = _unit(special)[None, None]
+  if latent.embedded is not None:
+    scale = (1.0 - mix) / jnp.sqrt(1.0 + jnp.square(latent.sigma))
+    noisy = mix * unit_special + scale[:, None, None] * latent.embedded
+    return jnp.where(revealed, latent.embedded, noisy)
+  if latent.sigma is not None:
+    raise ValueError("a latent with sigma must have values or embedded")
+  return jnp.where(
+    revealed, jnp.take(_unit(table), latent.tokens, axis=0), unit_special
+  )
+
+
+def init(key: jax.Array, config: Config) -> Params:
+  """Draws the parameters.
+
+  Args:
+    key: typed key.
+    config: shape of the network.
+
+  Returns:
+    Nested dictionaries of float32 arrays.
+  """
+  return transformer.init(DiT(config), key, *_example())
+
+
+def logical_axes(config: Config) -> Params:
+  """The parameters' tree, with a tuple of logical axis names a leaf."""
+  return transformer.logical_axes(DiT(config), *_example())
+
+
+def apply(
+  params: Params,
+  latent: process_lib.Latent,
+  t: jax.Array,
+  *,
+  config: Config,
+  mask: jax.Array | None = None,
+) -> jax.Array:
+  """Predicts the token of every position.
+
+  Args:
+    params: from `init`.
+    latent: `[B, L]` latent of any process.
+    t: `[B]` float, its time, in (0, 1]; ignored without time conditioning.
+    config: the configuration the parameters were made for.
+    mask: `[B, L]` bool, False at padding, which no position looks at; None if
+      there is none. Logits at padding mean nothing.
+
+  Returns:
+    `[B, L, V]` float32 logits.
+
+  Raises:
+    ValueError: if the shapes disagree.
+  """
+  if latent.revealed.shape != latent.tokens.shape:
+    raise ValueError(
+      f"revealed {latent.revealed.shape} and tokens {latent.tokens.shape} must"
+      " have one shape"
+    )
+  if t.shape != latent.tokens.shape[:1]:
+    raise ValueError(
+      f"t must have shape {latent.tokens.shape[:1]}, got {t.shape}"
+    )
+  return DiT(config).apply({"params": params}, latent, t, mask)
+
+
+def embedding_table(params: Params) -> jax.Array:
+  """`[V, D]` float32 unit vectors of the tokens, as the network sees them."""
+  return _unit(params["embedding"])
+
+
+def num_params(config: Config) -> int:
+  """Number of parameters, without making them."""
+  return transformer.num_params(lambda key: init(key, config))
+
+
+def _unit(vectors: jax.Array) -> jax.Array:
+  """Vectors over their length."""
+  return vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def _example():
+  """Inputs that parameters can be made from; parameters ignore lengths."""
   latent = process_lib.Latent(
     jnp.zeros((1, 2), jnp.int32), jnp.zeros((1, 2), bool)
   )
   return latent, jnp.ones((1,))
-
-
-def init(key: jax.Array, config: Config):
-  return nn.meta.unbox(DiT(config).init(key, *_example(config)))["params"]
-
-
-def logical_axes(config: Config):
-  boxed = jax.eval_shape(lambda: DiT(config).init(jax.random.key(0), *_example(config)))
-  specs = nn.get_partition_spec(boxed)["params"]
-  return jax.tree.map(tuple, specs, is_leaf=lambda s: isinstance(s, jax.P))
-
-
-def apply(params, latent, t, *, config: Config) -> jax.Array:
-  return DiT(config).apply({"params": params}, latent, t)
-
-
-def embedding_table(params) -> jax.Array:
-  table = params["embedding"]
-  return table * jax.lax.rsqrt(jnp.sum(table**2, -1, keepdims=True))
-
-
-def num_params(config: Config) -> int:
-  shapes = jax.eval_shape(lambda: init(jax.random.key(0), config))
-  return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))

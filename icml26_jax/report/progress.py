@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
 import sys
+import threading
 import time
 from typing import Any, TextIO
 
@@ -30,7 +31,10 @@ _live: contextvars.ContextVar[rich.progress.Progress | None] = (
 
 
 class Bar:
-  """Counts finished units of work and shows how far it is."""
+  """Counts finished units of work and shows how far it is.
+
+  Threads may share one.
+  """
 
   def __init__(
     self,
@@ -42,6 +46,7 @@ class Bar:
     clock: Callable[[], float],
   ):
     self._show = show
+    self._lock = threading.Lock()
     self._interval = interval
     self._clock = clock
     self._shown_done: int | None = None
@@ -63,8 +68,9 @@ class Bar:
     """
     if steps < 0:
       raise ValueError(f"steps must be at least 0, got {steps}")
-    self.done += steps
-    self._values.update(metrics)
+    with self._lock:
+      self.done += steps
+      self._values.update(metrics)
     now = self._clock()
     if self._first is None:
       self._first = (now, self.done)

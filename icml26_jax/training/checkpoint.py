@@ -160,6 +160,7 @@ class Checkpointer:
       # A failure to save has been raised already.
       with contextlib.suppress(Exception):
         self._manager.close()
+      self._remove_unfinished()
       self._exit.close()
 
   @contextlib.contextmanager
@@ -169,9 +170,7 @@ class Checkpointer:
       yield
     except Exception as error:  # orbax and tensorstore raise many types
       self._pending = None
-      if jax.process_index() == 0:
-        for path in self._folder.glob(f"{step}.orbax-checkpoint-tmp*"):
-          shutil.rmtree(path, ignore_errors=True)
+      self._remove_unfinished()
       rest = (
         "there is no earlier one"
         if self.latest_step is None
@@ -181,6 +180,12 @@ class Checkpointer:
         f"cannot save the checkpoint of step {step} in {self._folder}:"
         f" {_reason(error)}; {rest}"
       ) from error
+
+  def _remove_unfinished(self) -> None:
+    """Removes what failed saves left; threads may still be adding to it."""
+    if jax.process_index() == 0:
+      for path in self._folder.glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(path, ignore_errors=True)
 
   def _move_aside(self, steps: list[int]) -> None:
     """Moves damaged checkpoints to where they are not taken for whole ones."""

@@ -106,7 +106,9 @@ def compiled(name, looks):
       policy=one_by_one() if looks else None,
       prompt=prompt,
       prompt_mask=mask,
-    )
+    ),
+    # Programs that take seconds to optimise and milliseconds to run.
+    compiler_options={"xla_backend_optimization_level": 0},
   )
 
 

@@ -1,17 +1,17 @@
 """Measures of samples and their intervals."""
 
-import jax
 import numpy as np
 import pytest
 
-from icml26_jax.evaluation import intervals, sample_quality, text_metrics
+from icml26_jax.evaluation import sample_quality, text_metrics
 
 VOCAB = 5
+P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
 
 def _sample(seed, rows=60, length=9):
   rng = np.random.default_rng(seed)
-  tokens = rng.choice(VOCAB, (rows, length), p=[0.4, 0.3, 0.15, 0.1, 0.05])
+  tokens = rng.choice(VOCAB, (rows, length), p=P)
   return tokens, rng.normal(2.0, 0.3, rows)
 
 
@@ -20,16 +20,14 @@ def _reference():
   return q.reshape(VOCAB, VOCAB)
 
 
-def _counts(seed, **sizes):
-  return sample_quality.count(*_sample(seed, **sizes), VOCAB)
+def _scores(seed, **sizes):
+  return sample_quality.score(*_sample(seed, **sizes), _reference())
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_measures_equal_those_of_text_metrics(seed):
   tokens, nll = _sample(seed)
-  got = sample_quality.measure(
-    sample_quality.count(tokens, nll, VOCAB), _reference()
-  )
+  got = sample_quality.measure(sample_quality.score(tokens, nll, _reference()))
   np.testing.assert_allclose(got.nll, nll.mean(), rtol=1e-12)
   np.testing.assert_allclose(
     got.entropy, text_metrics.unigram_entropy(tokens, VOCAB), rtol=1e-12
@@ -39,90 +37,70 @@ def test_measures_equal_those_of_text_metrics(seed):
   )
 
 
-def test_interval_of_a_mean_is_the_plain_bootstrap():
-  key = jax.random.key(3)
-  _, nll = _sample(0)
-  got = sample_quality.with_intervals(
-    _counts(0), _reference(), key, num_resamples=500
-  ).nll
-  expected = intervals.bootstrap_interval(nll, key, num_resamples=500)
-  np.testing.assert_allclose(got, expected, rtol=1e-12)
+def test_intervals_are_centred_on_the_measures():
+  scores = _scores(0)
+  for measure, interval in zip(
+    sample_quality.measure(scores),
+    sample_quality.with_intervals(scores),
+    strict=True,
+  ):
+    np.testing.assert_allclose(interval.estimate, measure, rtol=1e-12)
+    np.testing.assert_allclose(
+      (interval.low + interval.high) / 2, measure, rtol=1e-9
+    )
 
 
-def test_intervals_equal_recounting_every_resample():
-  key = jax.random.key(4)
-  tokens, _ = _sample(0, rows=12)
-  got = sample_quality.with_intervals(
-    _counts(0, rows=12), _reference(), key, num_resamples=40
+def test_intervals_are_as_wide_as_the_measures_vary():
+  """Widths against the spread of 400 samples, within 4 standard errors."""
+  samples = [_scores(seed, rows=200) for seed in range(400)]
+  spread = np.std([sample_quality.measure(s) for s in samples], axis=0, ddof=1)
+  widths = np.mean(
+    [
+      [
+        interval.high - interval.low
+        for interval in sample_quality.with_intervals(s)
+      ]
+      for s in samples[:40]
+    ],
+    axis=0,
+  )
+  # t(199) is 1.972. A standard deviation of 400 values is known to 1 in
+  # sqrt(2 * 399), and the linearisation is off by about 1 in 200.
+  np.testing.assert_allclose(
+    widths / (2 * 1.972), spread, rtol=4 / np.sqrt(798) + 0.02
   )
 
-  def statistic(measure):
-    def of_rows(rows, axis):
-      chosen = np.atleast_2d(rows).astype(int)
-      return np.array([measure(tokens[row]) for row in chosen])
 
-    return of_rows
-
-  for name, measure in (
-    ("entropy", lambda x: text_metrics.unigram_entropy(x, VOCAB)),
-    ("kl", lambda x: text_metrics.bigram_kl(x, _reference())),
-  ):
-    expected = intervals.bootstrap_interval(
-      np.arange(12), key, num_resamples=40, statistic=statistic(measure)
-    )
-    interval = getattr(got, name)
-    np.testing.assert_allclose(interval.low, expected.low, rtol=1e-9)
-    np.testing.assert_allclose(interval.high, expected.high, rtol=1e-9)
-    np.testing.assert_allclose(
-      interval.estimate, expected.estimate[0], rtol=1e-9
-    )
+def test_entropy_intervals_cover_the_truth():
+  """About 95% of 400 intervals do; the plug-in bias is 4 / (2 n) = 0.001."""
+  truth = -np.sum(P * np.log(P))
+  hits = 0
+  for seed in range(400):
+    found = sample_quality.with_intervals(_scores(seed, rows=200)).entropy
+    hits += found.low - 0.0012 <= truth <= found.high + 0.0012
+  assert abs(hits / 400 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 400)
 
 
 def test_a_sample_does_not_differ_from_itself():
-  counts = _counts(0)
-  difference = sample_quality.paired_difference(
-    counts, counts, _reference(), jax.random.key(0), num_resamples=50
-  )
+  difference = sample_quality.paired_difference(_scores(0), _scores(0))
   for interval in difference:
     assert interval == (0.0, 0.0, 0.0)
 
 
-def test_differences_are_of_the_same_resamples():
-  """Rows that move together leave the difference sure."""
+def test_rows_that_move_together_leave_the_difference_sure():
   tokens, nll = _sample(0)
-  first = sample_quality.count(tokens, nll + 0.5, VOCAB)
-  second = sample_quality.count(tokens, nll, VOCAB)
-  difference = sample_quality.paired_difference(
-    first, second, _reference(), jax.random.key(0), num_resamples=50
-  )
+  first = sample_quality.score(tokens, nll + 0.5, _reference())
+  second = sample_quality.score(tokens, nll, _reference())
+  difference = sample_quality.paired_difference(first, second)
   np.testing.assert_allclose(difference.nll, 0.5, rtol=1e-9)
 
 
-def test_interval_covers_the_truth_as_often_as_it_says():
-  """95% of intervals hold the mean; 200 trials, 4 standard errors."""
-  rng = np.random.default_rng(0)
-  tokens = np.zeros((40, 2), int)
-  hits = 0
-  for trial in range(200):
-    counts = sample_quality.count(tokens, rng.normal(1.0, 1.0, 40), VOCAB)
-    found = sample_quality.with_intervals(
-      counts,
-      np.ones((VOCAB, VOCAB)) / VOCAB**2,
-      jax.random.key(trial),
-      num_resamples=200,
-    ).nll
-    hits += found.low <= 1.0 <= found.high
-  # The percentile bootstrap of 40 values is a little short: 93.5%.
-  assert abs(hits / 200 - 0.935) < 4 * np.sqrt(0.935 * 0.065 / 200)
-
-
-def test_pooled_samples_are_one():
-  pooled = sample_quality.pool([_counts(0), _counts(1)])
-  tokens = np.concatenate([_sample(0)[0], _sample(1)[0]])
-  got = sample_quality.measure(pooled, _reference())
-  np.testing.assert_allclose(
-    got.entropy, text_metrics.unigram_entropy(tokens, VOCAB), rtol=1e-12
-  )
+def test_one_token_only_has_no_entropy():
+  reference = np.full((VOCAB, VOCAB), 1 / VOCAB**2)
+  scores = sample_quality.score(np.zeros((3, 4), int), np.ones(3), reference)
+  got = sample_quality.measure(scores)
+  assert got.entropy == 0.0
+  np.testing.assert_allclose(got.kl, np.log(VOCAB**2), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +113,19 @@ def test_pooled_samples_are_one():
     (np.zeros((4, 3)), np.zeros(4), TypeError),
   ],
 )
-def test_wrong_arguments_are_rejected(tokens, nll, error):
+def test_wrong_samples_are_rejected(tokens, nll, error):
   with pytest.raises(error):
-    sample_quality.count(tokens, nll, VOCAB)
+    sample_quality.score(tokens, nll, _reference())
+
+
+def test_wrong_references_are_rejected():
+  tokens, nll = _sample(0)
+  with pytest.raises(ValueError, match=r"reference must be \[V, V\]"):
+    sample_quality.score(tokens, nll, np.ones(VOCAB))
+  with pytest.raises(ValueError, match="reference must be positive"):
+    sample_quality.score(tokens, nll, np.zeros((VOCAB, VOCAB)))
 
 
 def test_unequal_samples_are_not_paired():
-  with pytest.raises(ValueError, match="60 and 12"):
-    sample_quality.paired_difference(
-      _counts(0), _counts(0, rows=12), _reference(), jax.random.key(0)
-    )
+  with pytest.raises(ValueError, match="must have one shape"):
+    sample_quality.paired_difference(_scores(0), _scores(0, rows=12))

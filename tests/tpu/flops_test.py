@@ -66,7 +66,7 @@ def test_while_loop_with_products_is_an_error():
   def endless(x):
     return jax.lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x @ x, x)
 
-  with pytest.raises(ValueError, match="while_loop.*trip count"):
+  with pytest.raises(ValueError, match=r"while_loop.*trip count"):
     traced(endless, (4, 4))
 
 
@@ -164,6 +164,9 @@ def test_cut_over_chips_each_does_its_part(tpu_slice):
 
 
 def test_forward_formula_by_hand():
-  assert flops.forward_flops(
-    matmul_params=1000, num_layers=2, d_model=8, attended=16, tokens=32
-  ) == 2 * 1000 * 32 + 2 * (2 * 2 * 16 * 8) * 32
+  assert (
+    flops.forward_flops(
+      matmul_params=1000, num_layers=2, d_model=8, attended=16, tokens=32
+    )
+    == 2 * 1000 * 32 + 2 * (2 * 2 * 16 * 8) * 32
+  )

@@ -92,7 +92,7 @@ def test_known_trip_count_of_the_compiler_is_taken():
 
 
 def test_loop_that_never_ends_is_an_error():
-  with pytest.raises(hlo.HloError, match="loop.*never ends"):
+  with pytest.raises(hlo.HloError, match=r"loop.*never ends"):
     trips(loop_text(0, 5, -1, "LT"))
 
 
@@ -100,7 +100,7 @@ def test_loop_without_a_constant_limit_is_an_error():
   text = loop_text().replace(
     "%limit = s32[] constant(4)", "%limit = s32[] partition-id()"
   )
-  with pytest.raises(hlo.HloError, match="loop.*no constant trip count"):
+  with pytest.raises(hlo.HloError, match=r"loop.*no constant trip count"):
     trips(text)
 
 

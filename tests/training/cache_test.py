@@ -87,5 +87,5 @@ def test_unwritable_cache_is_one_clear_error(
 ):
   (tmp_path / "file").write_text("x")
   monkeypatch.setenv("ICML26_CACHE", str(tmp_path / "file"))
-  with pytest.raises(ValueError, match="cache folder .* is not writable"):
+  with pytest.raises(ValueError, match=r"cache folder .* is not writable"):
     cache.train_or_load(make_recipe())

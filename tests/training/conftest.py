@@ -1,8 +1,10 @@
 """A small model with every kind of parameter, for tests of training."""
 
+import os
 from typing import NamedTuple
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -13,6 +15,25 @@ from icml26_jax.training import mesh as mesh_lib
 from icml26_jax.training import recipe as recipe_lib
 from icml26_jax.training import sharding
 from icml26_jax.training import state as state_lib
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_compilations(tmp_path_factory):
+  """Programs that several tests compile anew are compiled once."""
+  folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+  folder = folder or str(tmp_path_factory.mktemp("compilations"))
+  settings = {
+    "jax_compilation_cache_dir": folder,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+  }
+  before = {name: getattr(jax.config, name) for name in settings}
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+  yield folder
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
 
 
 class Toy(NamedTuple):

@@ -29,6 +29,18 @@ def ten_steps(make_recipe):
   return make_recipe(num_steps=10, log_every=1, checkpoint_every=0)
 
 
+_REFERENCE = []
+
+
+@pytest.fixture
+def ten_losses(ten_steps, tmp_path):
+  """Losses of ten steps on one device, one step a dispatch."""
+  if not _REFERENCE:
+    _train(ten_steps, tmp_path / "one")
+    _REFERENCE.extend(_losses(tmp_path / "one"))
+  return list(_REFERENCE)
+
+
 def test_loss_falls_and_everything_is_written(make_recipe, tmp_path):
   recipe = make_recipe(num_steps=20, eval_every=10, eval_batches=2)
   result, lines = _train(recipe, tmp_path / "run")
@@ -78,30 +90,29 @@ def test_finished_run_has_nothing_to_do(make_recipe, tmp_path):
 @pytest.mark.parametrize(
   "mesh", [{"data": 8}, {"data": 4, "model": 2}, {"data": 2, "model": 4}]
 )
-def test_losses_are_the_same_on_every_mesh(ten_steps, tmp_path, mesh):
-  _train(ten_steps, tmp_path / "one")
+def test_losses_are_the_same_on_every_mesh(
+  ten_steps, ten_losses, tmp_path, mesh
+):
   _train(dataclasses.replace(ten_steps, mesh=mesh), tmp_path / "many")
-  one, many = _losses(tmp_path / "one"), _losses(tmp_path / "many")
-  assert len(one) == 10
+  assert len(ten_losses) == 10
   # Reference: one device. Sums are taken in another order.
-  np.testing.assert_allclose(many, one, rtol=1e-5)
+  np.testing.assert_allclose(_losses(tmp_path / "many"), ten_losses, rtol=1e-5)
 
 
-def test_micro_batches_give_the_losses_of_whole_ones(ten_steps, tmp_path):
-  _train(ten_steps, tmp_path / "whole")
+def test_micro_batches_give_the_losses_of_whole_ones(
+  ten_steps, ten_losses, tmp_path
+):
   _train(dataclasses.replace(ten_steps, accumulation=4), tmp_path / "parts")
-  np.testing.assert_allclose(
-    _losses(tmp_path / "parts"), _losses(tmp_path / "whole"), rtol=1e-5
-  )
+  np.testing.assert_allclose(_losses(tmp_path / "parts"), ten_losses, rtol=1e-5)
 
 
-def test_several_steps_a_dispatch_give_the_same_losses(ten_steps, tmp_path):
-  _train(ten_steps, tmp_path / "one")
+def test_several_steps_a_dispatch_give_the_same_losses(
+  ten_steps, ten_losses, tmp_path
+):
   recipe = dataclasses.replace(ten_steps, steps_per_call=4, log_every=5)
   several, _ = _train(recipe, tmp_path / "four")
-  one = _losses(tmp_path / "one")
   # Every row has 12 tokens, so a line's mean is a plain one.
-  expected = [np.mean(one[:5]), np.mean(one[5:])]
+  expected = [np.mean(ten_losses[:5]), np.mean(ten_losses[5:])]
   np.testing.assert_allclose(_losses(tmp_path / "four"), expected, rtol=1e-5)
   # How the steps fall into dispatches changes no bit: cut elsewhere.
   cut = dataclasses.replace(recipe, checkpoint_every=3)
@@ -109,14 +120,11 @@ def test_several_steps_a_dispatch_give_the_same_losses(ten_steps, tmp_path):
   _assert_same(other.state.params, several.state.params)
 
 
-def test_run_goes_on_on_another_mesh(ten_steps, tmp_path):
-  _train(ten_steps, tmp_path / "one")
+def test_run_goes_on_on_another_mesh(ten_steps, ten_losses, tmp_path):
   _train(ten_steps, tmp_path / "moved", stop=5)
-  recipe = dataclasses.replace(ten_steps, mesh={"data": 2, "model": 2})
+  recipe = dataclasses.replace(ten_steps, mesh={"data": 4, "model": 2})
   _train(recipe, tmp_path / "moved")
-  np.testing.assert_allclose(
-    _losses(tmp_path / "moved"), _losses(tmp_path / "one"), rtol=1e-5
-  )
+  np.testing.assert_allclose(_losses(tmp_path / "moved"), ten_losses, rtol=1e-5)
 
 
 def test_divergence_stops_with_step_and_seed(make_recipe, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib import ticker
 import numpy as np
 
 from experiments.papers._candi import guidance
@@ -92,8 +93,15 @@ def quality_figure(
       axis.set(xlabel="network calls N", ylabel=label)
       if measure == "kl":
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axis.yaxis.set_minor_formatter(ticker.NullFormatter())
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    kept = [(h, l) for h, l in zip(handles, labels, strict=True) if l in names]
+    kept = [
+      (handle, label)
+      for handle, label in zip(handles, labels, strict=True)
+      if label in names
+    ]
     drawn.legend(
       *zip(*kept, strict=True), loc="outside lower center", ncols=len(kept)
     )
@@ -128,7 +136,7 @@ def guidance_figure(
     axis.set(
       xlabel="judged success (%)",
       ylabel="chain NLL (nats per character)",
-      xlim=(0, 100),
+      xlim=(0, 101),
       ylim=(entropy_rate - 0.1, top + 0.3),
     )
     axis.legend(loc="upper left")
@@ -173,13 +181,9 @@ def guidance_table(sweeps: Mapping[str, guidance.Sweep]) -> claims.Table:
   )
 
 
-def over_seeds(
-  samples: Sequence[sample_quality.SequenceCounts], reference: np.ndarray
-) -> np.ndarray:
+def over_seeds(samples: Sequence[sample_quality.Scores]) -> np.ndarray:
   """`[3, S]` measures of each seed: NLL, entropy, divergence."""
-  return np.array(
-    [sample_quality.measure(sample, reference) for sample in samples]
-  ).T
+  return np.array([sample_quality.measure(sample) for sample in samples]).T
 
 
 def _only(axis, label):

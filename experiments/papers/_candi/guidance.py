@@ -29,7 +29,6 @@ from icml26_jax.evaluation import (
   text_metrics,
   token_counts,
 )
-from icml26_jax.report import progress
 
 DECLARED = "CANDI, gradient"
 RIVALS = ("MDLM, exact D-CBG", "MDLM, first-order D-CBG")
@@ -103,28 +102,41 @@ def run(
   fitted = classifiers(length, windows)
   keys = oracle.seed_row_keys(key, seeds, rows)
   times = jnp.asarray(sampling.time_grid(steps))
-  total = sum(len(scales[method.split(",")[0]]) for method in METHODS)
-  sweeps = {}
-  with progress.bar("guidance", total=total, unit="samplers") as bar:
-    for method in METHODS:
-      program = _program(method, fitted.guide, length)
-      found = []
-      for scale in scales[method.split(",")[0]]:
-        tokens, nll = program(jax.random.clone(keys), times, jnp.float32(scale))
-        found.append((np.asarray(tokens), np.asarray(nll)))
-        bar.advance()
-      sweeps[method] = Sweep(
-        scales=tuple(scales[method.split(",")[0]]),
-        nll=np.stack([nll for _, nll in found]),
-        success=np.stack([judged(fitted.judge, tokens) for tokens, _ in found]),
-        entropy=np.array(
-          [
-            text_metrics.unigram_entropy(tokens, corpus.VOCAB_SIZE)
-            for tokens, _ in found
-          ]
-        ),
-      )
-  return fitted, sweeps
+  strengths = {method: scales[method.split(",")[0]] for method in METHODS}
+  programs = {
+    method: _program(method, fitted.guide, length) for method in METHODS
+  }
+
+  def sample(job):
+    method, scale = job
+    tokens, nll = programs[method](
+      jax.random.clone(keys), times, jnp.float32(scale)
+    )
+    return np.asarray(tokens), np.asarray(nll)
+
+  found = oracle.in_threads(
+    "guidance",
+    [[(method, scale) for scale in strengths[method]] for method in METHODS],
+    sample,
+  )
+
+  def sweep(method):
+    tokens, nll = zip(
+      *(found[method, scale] for scale in strengths[method]), strict=True
+    )
+    return Sweep(
+      scales=tuple(strengths[method]),
+      nll=np.stack(nll),
+      success=np.stack([judged(fitted.judge, sample) for sample in tokens]),
+      entropy=np.array(
+        [
+          text_metrics.unigram_entropy(sample, corpus.VOCAB_SIZE)
+          for sample in tokens
+        ]
+      ),
+    )
+
+  return fitted, {method: sweep(method) for method in METHODS}
 
 
 @functools.cache

@@ -6,11 +6,11 @@ left between two processes at N network calls is the error of sampling itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent import futures
 import functools
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,12 +69,12 @@ class Samples(NamedTuple):
 
   Attributes:
     chain: the chain that the denoiser is exact for.
-    counts: `(setting name, N)` to the counts of all seeds' sequences, the
+    scores: `(setting name, N)` to the scores of all seeds' sequences, the
       seeds one after the other.
   """
 
   chain: markov.MarkovChain
-  counts: dict[tuple[str, int], sample_quality.SequenceCounts]
+  scores: dict[tuple[str, int], sample_quality.Scores]
 
 
 def run(
@@ -99,11 +99,15 @@ def run(
     length: tokens of a sequence.
 
   Returns:
-    The samples' counts.
+    The samples' scores.
   """
   chain = corpus.chain()
+  joint = corpus.joint_bigrams(chain)
   keys = seed_row_keys(key, seeds, rows)
-  jobs = [(setting, n) for setting in settings for n in steps]
+  groups: dict[tuple[str | None, str], list[tuple[Setting, int]]] = {}
+  for setting in settings:
+    program = setting.update, setting.x0_mode
+    groups.setdefault(program, []).extend((setting, n) for n in steps)
 
   def sample(job):
     setting, n = job
@@ -112,17 +116,51 @@ def run(
       jnp.asarray(standing_start(n)),
       *map(jnp.float32, setting.ranks),
     )
-    return sample_quality.count(tokens, nll, corpus.VOCAB_SIZE)
+    return sample_quality.score(tokens, nll, joint)
 
-  counts = {}
+  found = in_threads("exact denoiser", list(groups.values()), sample)
+  scores = {
+    (setting.name, n): found[setting, n] for setting in settings for n in steps
+  }
+  return Samples(chain, scores)
+
+
+def in_threads(
+  description: str,
+  groups: Sequence[Sequence[Hashable]],
+  work: Callable[[Any], Any],
+) -> dict[Any, Any]:
+  """Does jobs in threads, those of a group one after the other.
+
+  A small sampler keeps one core busy at most, and so does compiling; jobs that
+  share a program go into one group, so that it is compiled once.
+
+  Args:
+    description: what the progress bar says.
+    groups: the jobs.
+    work: what to do with a job.
+
+  Returns:
+    The result of each job.
+  """
+  total = sum(map(len, groups))
   with (
-    progress.bar("exact denoiser", total=len(jobs), unit="samplers") as bar,
+    progress.bar(description, total=total, unit="samplers") as bar,
     futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool,
   ):
-    for job, found in zip(jobs, pool.map(sample, jobs), strict=True):
-      counts[job[0].name, job[1]] = found
-      bar.advance()
-  return Samples(chain, counts)
+
+    def do(group):
+      found = {}
+      for job in group:
+        found[job] = work(job)
+        bar.advance()
+      return found
+
+    return {
+      job: result
+      for found in pool.map(do, groups)
+      for job, result in found.items()
+    }
 
 
 def seed_row_keys(key: jax.Array, seeds: int, rows: int) -> jax.Array:

@@ -51,15 +51,15 @@ class Trained(NamedTuple):
 
   Attributes:
     reference: the judge.
-    counts: `(process name, N)` to one sample a seed.
+    scores: `(process name, N)` to those of one sample a seed.
     real: text that the models learnt from, measured like a sample.
     bounds: MDLM's bound in bits a character on held-out text, one a seed.
     num_params: parameters of a model.
   """
 
   reference: Reference
-  counts: dict[tuple[str, int], list[sample_quality.SequenceCounts]]
-  real: sample_quality.SequenceCounts
+  scores: dict[tuple[str, int], list[sample_quality.Scores]]
+  real: sample_quality.Scores
   bounds: list[float]
   num_params: int
 
@@ -87,7 +87,7 @@ def run(
     The measurements.
   """
   reference = make_reference(size.length)
-  counts: dict[tuple[str, int], list[sample_quality.SequenceCounts]] = {}
+  scores: dict[tuple[str, int], list[sample_quality.Scores]] = {}
   bounds, num_params = [], 0
   for name, process in ((CANDI, "candi"), (MASKED, "mdlm")):
     program = None
@@ -104,14 +104,14 @@ def run(
           times = jnp.asarray(oracle.standing_start(n))
           tokens = program(params, jax.random.clone(keys), times)
           found = judge(reference, np.asarray(tokens))
-          counts.setdefault((name, n), []).append(found)
+          scores.setdefault((name, n), []).append(found)
           bar.advance()
       if process == "mdlm":
         bounds.append(_bound(task, params, key, reference.windows))
       num_params = sum(leaf.size for leaf in jax.tree.leaves(params))
   learnt = text_models.training_data(size.length).train
   real = learnt.batch(seed=first_seed, step=0, batch_size=rows)["tokens"]
-  return Trained(reference, counts, judge(reference, real), bounds, num_params)
+  return Trained(reference, scores, judge(reference, real), bounds, num_params)
 
 
 def make_reference(length: int) -> Reference:
@@ -135,12 +135,10 @@ def make_reference(length: int) -> Reference:
   )
 
 
-def judge(
-  reference: Reference, tokens: np.ndarray
-) -> sample_quality.SequenceCounts:
-  """A sample `[S, L]` with its NLL under the judge."""
+def judge(reference: Reference, tokens: np.ndarray) -> sample_quality.Scores:
+  """Scores of a sample `[S, L]` under the judge."""
   nll = ngram.nll(reference.judge, tokens).mean(axis=1)
-  return sample_quality.count(tokens, nll, text_models.VOCAB_SIZE)
+  return sample_quality.score(tokens, nll, reference.bigrams)
 
 
 def _program(task: recipe.Task, length: int) -> Callable[..., jax.Array]:
