@@ -22,87 +22,13 @@ import jax
 import jax.numpy as jnp
 
 from icml26_jax import checks
-from icml26_jax.layers import few_rows, rotary_pairing
-from icml26_jax.models import kv_cache
+from icml26_jax.layers import rotary
+from icml26_jax.models import kv_cache, llama_config, llama_network
 
+Config = llama_config.Config
 Params = dict[str, Any]
 
-TAPS = ("hidden_states", "attention")
-_DTYPES = ("float32", "bfloat16", "float64")
-_REMAT = ("none", "full", "dots")
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Shape of a model.
-
-  Attributes:
-    vocab_size: number of tokens V.
-    d_model: width of the residual stream D.
-    num_layers: L.
-    num_heads: heads of the queries H, a multiple of `num_kv_heads`.
-    num_kv_heads: heads of the keys and values K.
-    head_dim: components of a head, even.
-    d_ff: width of the SwiGLU F.
-    rope_base: base of the rotary frequencies.
-    rope_pairing: which components the weights pair, `interleaved` or `half`.
-    rope_divisors: slow-down of each pair, see `rotary_pairing.frequencies`.
-    norm_eps: added to the mean square by the normalisation.
-    max_length: positions the model was trained for; more are refused.
-    tie_embeddings: True if the embedding table is also the output matrix.
-    qkv_bias: True if queries, keys and values have a bias.
-    output_bias: True if the output of the attention has a bias.
-    dtype: type to compute in. float32 means float32 on every platform;
-      normalisation, softmax and logits are never narrower.
-    remat: what the backward pass computes again: `none`, `full` (all of a
-      layer) or `dots` (all but matrix products).
-  """
-
-  vocab_size: int
-  d_model: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  head_dim: int
-  d_ff: int
-  rope_base: float = 10_000.0
-  rope_pairing: str = "half"
-  rope_divisors: tuple[float, ...] | None = None
-  norm_eps: float = 1e-5
-  max_length: int = 2048
-  tie_embeddings: bool = True
-  qkv_bias: bool = False
-  output_bias: bool = False
-  dtype: str = "float32"
-  remat: str = "none"
-
-  def __post_init__(self):
-    for name in (
-      "vocab_size",
-      "d_model",
-      "num_layers",
-      "num_heads",
-      "num_kv_heads",
-      "d_ff",
-      "max_length",
-    ):
-      checks.check_range(name, getattr(self, name), low=1)
-    if self.num_heads % self.num_kv_heads:
-      raise ValueError(
-        f"num_heads {self.num_heads} must be a multiple of num_kv_heads"
-        f" {self.num_kv_heads}"
-      )
-    rotary_pairing.check_pairing("rope_pairing", self.rope_pairing)
-    rotary_pairing.frequencies(
-      self.head_dim, base=self.rope_base, divisors=self.rope_divisors
-    )
-    checks.check_range("norm_eps", self.norm_eps, low=0.0, open_low=True)
-    for name, allowed in (("dtype", _DTYPES), ("remat", _REMAT)):
-      if getattr(self, name) not in allowed:
-        raise ValueError(
-          f"{name} must be one of {', '.join(allowed)}, got"
-          f" {getattr(self, name)!r}"
-        )
+TAPS = llama_network.TAPS
 
 
 class Output(NamedTuple):
@@ -135,15 +61,16 @@ def init(key: jax.Array, config: Config) -> Params:
   Returns:
     The tree of float32 arrays that `logical_axes` describes.
   """
-  params = {}
-  for i, (path, (shape, axes)) in enumerate(_shapes(config).items()):
+  params: Params = {}
+  shapes = llama_config.parameters(config)
+  for i, (path, (shape, _)) in enumerate(shapes.items()):
     name = path[-1]
     if "norm" in name:
       value = jnp.ones(shape, jnp.float32)
     elif name.endswith("_bias"):
       value = jnp.zeros(shape, jnp.float32)
     else:
-      fan_in = math.prod(shape[len(shape) - _num_inputs(name) :])
+      fan_in = math.prod(shape[len(shape) - llama_config.num_inputs(name) :])
       value = jax.random.normal(jax.random.fold_in(key, i), shape)
       value = value.astype(jnp.float32) / math.sqrt(fan_in)
     _put(params, path, value)
@@ -153,20 +80,22 @@ def init(key: jax.Array, config: Config) -> Params:
 def logical_axes(config: Config) -> Params:
   """Logical axis names of every array, in the tree of `init`."""
   axes: Params = {}
-  for path, (_, names) in _shapes(config).items():
+  for path, (_, names) in llama_config.parameters(config).items():
     _put(axes, path, names)
   return axes
 
 
 def num_params(config: Config) -> int:
   """Number of parameters; a tied matrix counts once."""
-  return sum(math.prod(shape) for shape, _ in _shapes(config).values())
+  return sum(
+    math.prod(shape) for shape, _ in llama_config.parameters(config).values()
+  )
 
 
 def check_params(params: Params, config: Config) -> None:
   """Raises ValueError naming the first array that does not fit the config."""
   wanted: Params = {}
-  for path, (shape, _) in _shapes(config).items():
+  for path, (shape, _) in llama_config.parameters(config).items():
     _put(wanted, path, jax.ShapeDtypeStruct(shape, jnp.float32))
   if jax.tree.structure(params) != jax.tree.structure(wanted):
     raise ValueError(
@@ -192,7 +121,7 @@ def with_pairing(
   Args:
     params: parameters.
     config: their shape.
-    pairing: one of `rotary_pairing.PAIRINGS`.
+    pairing: one of `rotary.PAIRINGS`.
 
   Returns:
     Parameters and config with equal predictions.
@@ -201,7 +130,7 @@ def with_pairing(
     ValueError: if the pairing is unknown.
   """
   move = functools.partial(
-    rotary_pairing.reorder, source=config.rope_pairing, target=pairing
+    rotary.reorder, source=config.rope_pairing, target=pairing
   )
   layers = dict(params["layers"])
   for name in ("query", "key"):
@@ -267,8 +196,8 @@ def forward(
     ValueError: see `apply`; also if a tap is unknown.
   """
   mask = _check_prompt(tokens, mask, config)
-  x, _, tapped = _layers(params, tokens, mask, None, config, taps)
-  return Output(_head(params, x, config), **tapped)
+  x, _, tapped = llama_network.layers(params, tokens, mask, None, config, taps)
+  return Output(llama_network.head(params, x, config), **tapped)
 
 
 def prefill(
@@ -307,13 +236,13 @@ def prefill(
       f" {num_slots}"
     )
   cache = init_cache(config, batch_size=batch_size, num_slots=num_slots)
-  x, new, tapped = _layers(
+  x, new, tapped = llama_network.layers(
     params, tokens, mask, None, config, taps, return_new=True
   )
   cache = kv_cache.append(cache, *new, mask)
   last = length - 1 - jnp.argmax(mask[:, ::-1], axis=1)
   x = jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
-  return Output(_head(params, x, config), **tapped), cache
+  return Output(llama_network.head(params, x, config), **tapped), cache
 
 
 def extend(
@@ -347,11 +276,11 @@ def extend(
   """
   mask = _check_tokens(tokens, mask, config)
   kv_cache.check_room(cache, tokens.shape[1])
-  x, new, tapped = _layers(
+  x, new, tapped = llama_network.layers(
     params, tokens, mask, cache, config, taps, return_new=True
   )
   return (
-    Output(_head(params, x, config), **tapped),
+    Output(llama_network.head(params, x, config), **tapped),
     kv_cache.append(cache, *new, mask),
   )
 
@@ -406,186 +335,6 @@ def cached_model(config: Config, *, num_slots: int) -> kv_cache.CachedModel:
   return kv_cache.CachedModel(read, read_more, config.vocab_size, num_slots)
 
 
-def _layers(params, tokens, mask, cache, config, taps, return_new=False):
-  """Residual stream, new keys and values, and taps of all layers."""
-  unknown = sorted(set(taps) - set(TAPS))
-  if unknown:
-    raise ValueError(
-      f"taps must be among {', '.join(TAPS)}, got {unknown[0]!r}"
-    )
-  dtype = jnp.dtype(config.dtype)
-  first = 0 if cache is None else cache.next_position[:, None]
-  positions = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1 + first
-  turn = rotary_pairing.frequencies(
-    config.head_dim, base=config.rope_base, divisors=config.rope_divisors
-  )
-  # [B, T, 1, head_dim / 2]
-  angles = rotary_pairing.angles(positions[:, :, None], turn, dtype=_wide(dtype))
-  length = tokens.shape[1]
-  causal = jnp.tril(jnp.ones((length, length), jnp.bool_))
-  visible = causal[None] & mask[:, None, :]  # [B, T, T]
-  if cache is not None:
-    old = jnp.broadcast_to(
-      cache.valid[:, None, :], (*tokens.shape, cache.num_slots)
-    )
-    visible = jnp.concatenate([old, visible], axis=-1)  # [B, T, S + T]
-
-  def layer(x, inputs):
-    weights, old = inputs
-    attended, new, probabilities = _attend(
-      _norm(x, weights["attention_norm"], config),
-      weights,
-      angles,
-      visible,
-      old,
-      config,
-    )
-    x = x + attended
-    x = x + _swiglu(_norm(x, weights["mlp_norm"], config), weights, config)
-    kept = {}
-    if "hidden_states" in taps:
-      kept["hidden_states"] = x
-    if "attention" in taps:
-      kept["attention"] = _slots(probabilities, mask, cache)
-    return x, (new if return_new else None, kept)
-
-  if config.remat != "none":
-    policy = (
-      jax.checkpoint_policies.dots_saveable if config.remat == "dots" else None
-    )
-    layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
-  table = params["embedding"].astype(dtype)
-  x = table.at[tokens].get(
-    mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
-  )
-  old = None if cache is None else (cache.keys, cache.values)
-  embedded = x
-  x, (new, tapped) = jax.lax.scan(layer, x, (params["layers"], old))
-  if "hidden_states" in taps:
-    tapped["hidden_states"] = jnp.concatenate(
-      [embedded[None], tapped["hidden_states"]]
-    )
-  return x, new, tapped
-
-
-def _attend(x, weights, angles, visible, old, config):
-  """Attention of one layer.
-
-  Returns:
-    `[B, T, D]`, the new keys and values `[B, K, T, head_dim]`, and the
-    probabilities `[B, K, H / K, T, S + T]` over slots and new tokens.
-  """
-  cosine, sine = angles
-  rotate = functools.partial(
-    rotary_pairing.rotate, cosine=cosine, sine=sine, pairing=config.rope_pairing
-  )
-  query, key, value = (
-    _project(x, weights, name, config, bias=config.qkv_bias)
-    for name in ("query", "key", "value")
-  )  # [B, T, heads, head_dim]
-  query, key = rotate(query), rotate(key)
-  groups = config.num_heads // config.num_kv_heads
-  batch_size, length = x.shape[:2]
-  query = query.reshape(
-    batch_size, length, config.num_kv_heads, groups, config.head_dim
-  )
-  query = jnp.moveaxis(query, 1, 3)  # [B, K, H / K, T, head_dim]
-  key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
-  wide = _wide(query.dtype)
-  product = functools.partial(
-    jnp.einsum,
-    precision=_precision(config),
-    preferred_element_type=wide,
-  )
-  keys = [key] if old is None else [old[0], key]
-  values = [value] if old is None else [old[1], value]
-  scores = jnp.concatenate(
-    [product("bkgtd,bksd->bkgts", query, part) for part in keys], axis=-1
-  )
-  scores = scores / math.sqrt(config.head_dim)
-  # Finite, so that a row of padding that sees nothing stays finite.
-  hidden = jnp.finfo(wide).min
-  scores = jnp.where(visible[:, None, None], scores, hidden)
-  probabilities = jax.nn.softmax(scores, axis=-1)
-  attended = 0.0
-  start = 0
-  for part in values:
-    end = start + part.shape[2]
-    weight = probabilities[..., start:end].astype(part.dtype)
-    attended = attended + product("bkgts,bksd->bkgtd", weight, part)
-    start = end
-  attended = jnp.moveaxis(attended, 3, 1).astype(x.dtype)
-  attended = attended.reshape(
-    batch_size, length, config.num_heads, config.head_dim
-  )
-  out = _project(attended, weights, "output", config, bias=config.output_bias)
-  return out, (key, value), probabilities
-
-
-def _swiglu(x, weights, config):
-  gate = _project(x, weights, "gate", config)
-  up = _project(x, weights, "up", config)
-  return _project(jax.nn.silu(gate) * up, weights, "down", config)
-
-
-def _project(x, weights, name, config, bias=False):
-  """Product with a matrix `[out..., in...]`, plus its bias."""
-  out = few_rows.contract(
-    x,
-    weights[name].astype(x.dtype),
-    num_inputs=_num_inputs(name),
-    precision=_precision(config),
-  )
-  if bias:
-    offset = weights[f"{name}_bias"].astype(x.dtype)
-    out = out + jnp.expand_dims(offset, (0, 1))
-  return out
-
-
-def _norm(x, gain, config):
-  """Root-mean-square normalisation."""
-  wide = x.astype(_wide(x.dtype))
-  scale = jax.lax.rsqrt(
-    jnp.mean(wide * wide, axis=-1, keepdims=True) + config.norm_eps
-  )
-  gain = jnp.expand_dims(gain.astype(wide.dtype), tuple(range(x.ndim - 1)))
-  return (wide * scale * gain).astype(x.dtype)
-
-
-def _head(params, x, config):
-  x = _norm(x, params["final_norm"], config)
-  table = params["embedding" if config.tie_embeddings else "head"]
-  logits = few_rows.contract(
-    x,
-    table.astype(x.dtype),
-    num_inputs=1,
-    precision=_precision(config),
-    preferred_element_type=_wide(x.dtype),
-  )
-  return logits.astype(jnp.float32) if config.dtype != "float64" else logits
-
-
-def _slots(probabilities, mask, cache):
-  """Attention over the slots of the cache, new tokens in theirs."""
-  shape = probabilities.shape  # [B, K, H / K, T, S + T]
-  merged = probabilities.reshape(shape[0], -1, *shape[3:])
-  if cache is not None:
-    slots, new = jnp.split(merged, [cache.num_slots], axis=-1)
-    merged = jax.lax.dynamic_update_slice_in_dim(
-      slots, new, cache.next_slot, axis=-1
-    )
-  return jnp.where(mask[:, None, :, None], merged, 0.0)
-
-
-def _wide(dtype):
-  return jnp.promote_types(dtype, jnp.float32)
-
-
-def _precision(config):
-  # The default multiplies float32 in bfloat16 on a TPU.
-  return None if config.dtype == "bfloat16" else jax.lax.Precision.HIGHEST
-
-
 def _check_tokens(tokens, mask, config):
   """The mask, after tokens and mask were looked at."""
   if tokens.ndim != 2 or not tokens.shape[0] or not tokens.shape[1]:
@@ -621,42 +370,6 @@ def _check_prompt(tokens, mask, config):
         " True"
       )
   return mask
-
-
-def _num_inputs(name: str) -> int:
-  """How many of a matrix's last axes are inputs."""
-  return 2 if name == "output" else 1
-
-
-def _shapes(config: Config) -> dict[tuple[str, ...], tuple[tuple, tuple]]:
-  """Shape and logical axes of every array, by path."""
-  c = config
-  d, h, k, n, f = c.d_model, c.num_heads, c.num_kv_heads, c.head_dim, c.d_ff
-  heads = ("heads", "head_dim")
-  layers = {
-    "attention_norm": ((d,), ("embed",)),
-    "query": ((h, n, d), (*heads, "embed")),
-    "key": ((k, n, d), (*heads, "embed")),
-    "value": ((k, n, d), (*heads, "embed")),
-    "output": ((d, h, n), ("embed", *heads)),
-    "mlp_norm": ((d,), ("embed",)),
-    "gate": ((f, d), ("mlp", "embed")),
-    "up": ((f, d), ("mlp", "embed")),
-    "down": ((d, f), ("embed", "mlp")),
-  }
-  if c.qkv_bias:
-    layers["query_bias"] = ((h, n), heads)
-    layers["key_bias"] = ((k, n), heads)
-    layers["value_bias"] = ((k, n), heads)
-  if c.output_bias:
-    layers["output_bias"] = ((d,), ("embed",))
-  table = ((c.vocab_size, d), ("vocab", "embed"))
-  shapes = {("embedding",): table, ("final_norm",): ((d,), ("embed",))}
-  if not c.tie_embeddings:
-    shapes[("head",)] = table
-  for name, (shape, axes) in layers.items():
-    shapes[("layers", name)] = ((c.num_layers, *shape), ("layers", *axes))
-  return shapes
 
 
 def _put(tree: Params, path: tuple[str, ...], value) -> None:

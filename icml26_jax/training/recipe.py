@@ -48,6 +48,7 @@ FREE_FIELDS = (
   "log_every",
   "mesh",
   "model.remat",
+  "model.scan_layers",
   "num_steps",
   "rules",
   "steps_per_call",

@@ -140,6 +140,52 @@ def train(
   return Result(*outcome)
 
 
+def load_params(
+  task: recipe_lib.Task,
+  workdir: str | os.PathLike,
+  *,
+  step: int | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+  notify: Callable[[str], None] | None = None,
+) -> tuple[Any, int]:
+  """Parameters of a trained task, to sample or evaluate with.
+
+  Args:
+    task: the task, of the recipe in the directory.
+    workdir: directory of the run.
+    step: which checkpoint; None for the last whole one.
+    mesh: where to put them; None for one device.
+    notify: called with a line of text for each damaged checkpoint that is
+      skipped; None prints it on standard error.
+
+  Returns:
+    The parameters, or their average if the recipe asks for one, and the step.
+
+  Raises:
+    ValueError: if there is no such checkpoint, or none that can be restored.
+  """
+  if mesh is None:
+    mesh = mesh_lib.make_mesh({})
+  shapes = jax.eval_shape(task.init, jax.random.key(0))
+  shardings = sharding.param_shardings(
+    mesh, task.logical_axes, task.recipe.all_rules, shapes
+  )
+  abstract = jax.tree.map(
+    lambda leaf, where: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=where
+    ),
+    shapes,
+    shardings,
+  )
+  return checkpoint.restore_params(
+    workdir,
+    abstract,
+    with_ema=task.recipe.ema_decay is not None,
+    step=step,
+    notify=notify,
+  )
+
+
 class _Setup:
   """A task on its mesh."""
 

@@ -105,18 +105,24 @@ def test_json_is_kept_apart_from_prints(capsys):
   assert captured.err == "noise\n"
 
 
+def _emit(records, error=None):
+  with cli.json_output() as emit:
+    for record in records:
+      emit(record)
+    if error is not None:
+      raise error
+
+
 def test_no_json_after_an_error(capsys):
-  with pytest.raises(ValueError, match="bad"), cli.json_output() as emit:
-    emit({})
-    raise ValueError("bad")
+  with pytest.raises(ValueError, match="bad"):
+    _emit([{}], ValueError("bad"))
   assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_json_output_is_one_object(count):
-  with pytest.raises(AssertionError), cli.json_output() as emit:
-    for _ in range(count):
-      emit({})
+  with pytest.raises(AssertionError, match="one JSON object"):
+    _emit([{}] * count)
 
 
 def test_unknown_names_list_the_valid_ones():

@@ -1,0 +1,108 @@
+"""Sharper and safer predictions: temperature, top-k and nucleus.
+
+Each is a `process.LogitTransform`, so that any chain of them works with any
+process and policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from icml26_jax import checks
+from icml26_jax.diffusion import process as process_lib
+
+
+def temperature(value: float) -> process_lib.LogitTransform:
+  """Divides log-probabilities by a temperature and renormalises.
+
+  Args:
+    value: the temperature, positive; 1 changes nothing, less sharpens.
+
+  Returns:
+    The transform.
+
+  Raises:
+    ValueError: if the temperature is not positive and finite.
+  """
+  checks.check_range(
+    "temperature",
+    value,
+    low=0.0,
+    high=float("inf"),
+    open_low=True,
+    open_high=True,
+  )
+  return _stateless(lambda log_probs: log_probs / value)
+
+
+def top_k(k: int) -> process_lib.LogitTransform:
+  """Keeps the k most probable tokens of each position.
+
+  Tokens as probable as the k-th stay, so ties may keep more.
+
+  Args:
+    k: number of tokens, at least 1; k of at least V changes nothing.
+
+  Returns:
+    The transform.
+
+  Raises:
+    ValueError: if k is below 1.
+  """
+  checks.check_range("k", k, low=1)
+
+  def keep(log_probs):
+    size = min(k, log_probs.shape[-1])
+    least = jax.lax.top_k(log_probs, size)[0][..., -1:]
+    return jnp.where(log_probs >= least, log_probs, -jnp.inf)
+
+  return _stateless(keep)
+
+
+def top_p(p: float) -> process_lib.LogitTransform:
+  """Keeps the smallest set of most probable tokens with mass at least p.
+
+  Tokens as probable as the last one kept stay, so ties may keep more.
+
+  Args:
+    p: probability mass, in (0, 1]; 1 changes nothing.
+
+  Returns:
+    The transform.
+
+  Raises:
+    ValueError: if p is outside its range.
+
+  References:
+    Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020,
+    section 3.1.
+  """
+  checks.check_range("p", p, low=0.0, high=1.0, open_low=True)
+
+  def keep(log_probs):
+    if p == 1.0:
+      return log_probs
+    ordered = -jnp.sort(-log_probs, axis=-1)
+    mass = jnp.exp(ordered)
+    # Mass of the tokens before each one: a token is needed while it is below.
+    before = jnp.cumsum(mass, axis=-1) - mass
+    needed = jnp.where(before < p, ordered, jnp.inf)
+    least = jnp.min(needed, axis=-1, keepdims=True)
+    return jnp.where(log_probs >= least, log_probs, -jnp.inf)
+
+  return _stateless(keep)
+
+
+def _stateless(
+  edit: Callable[[jax.Array], jax.Array],
+) -> process_lib.LogitTransform:
+  """A transform without memory that gives log-probabilities again."""
+
+  def update(log_probs, state, step):
+    del step
+    return jax.nn.log_softmax(edit(log_probs), axis=-1), state
+
+  return process_lib.LogitTransform(lambda tokens: (), update)
