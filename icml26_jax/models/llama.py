@@ -154,14 +154,14 @@ def apply(
 
   Args:
     params: parameters.
-    tokens: `[B, T]` int32.
+    tokens: `[B, T]` int32; what they are at padding does not matter.
     mask: `[B, T]` bool, False at padding, which may be left, right or
       between; None for no padding.
     config: shape of the model.
 
   Returns:
     `[B, T, V]` float32. Under `jit`, where tokens cannot be looked at, one
-    outside the vocabulary makes its row NaN from there on.
+    outside the vocabulary makes its row NaN.
 
   Raises:
     TypeError: if tokens are not integers or the mask is not bool.
@@ -351,7 +351,7 @@ def _check_tokens(tokens, mask, config):
       f"mask {mask.shape} and tokens {tokens.shape} must have one shape"
     )
   # Under jit this checks the type only.
-  checks.check_tokens("tokens", tokens, config.vocab_size)
+  checks.check_tokens("tokens", tokens, config.vocab_size, mask)
   return mask
 
 

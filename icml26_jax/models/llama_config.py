@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+
 from icml26_jax import checks
 from icml26_jax.layers import remat, rotary
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from icml26_jax.layers import few_rows, remat, rotary
-from icml26_jax.models import llama_config
+from icml26_jax.models import kv_cache, llama_config
 
 TAPS = ("hidden_states", "attention")
 
 
-def layers(params, tokens, mask, cache, config, taps=(), *, return_new=False):
+def layers(
+  params: Any,
+  tokens: jax.Array,
+  mask: jax.Array,
+  cache: kv_cache.KVCache | None,
+  config: llama_config.Config,
+  taps: Sequence[str] = (),
+  *,
+  return_new: bool = False,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None, dict[str, jax.Array]]:
   """Runs all layers.
 
   Args:
     params: parameters.
     tokens: `[B, T]` int32.
     mask: `[B, T]` bool, False at padding.
-    cache: `kv_cache.KVCache` of the tokens before, or None.
-    config: `llama_config.Config`.
+    cache: the tokens before, or None.
+    config: shape of the model.
     taps: which of `TAPS` to keep.
     return_new: whether to return the new keys and values.
 
@@ -77,10 +88,12 @@ def layers(params, tokens, mask, cache, config, taps=(), *, return_new=False):
   policy = remat.policy_fn(config.remat)
   if policy is not None:
     layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
-  table = params["embedding"].astype(dtype)
-  x = table.at[tokens].get(
-    mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
-  )
+  # A token outside the vocabulary becomes NaN, not the nearest token.
+  x = (
+    params["embedding"]
+    .at[jnp.where(mask, tokens, 0)]
+    .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+  ).astype(dtype)
   old = None if cache is None else (cache.keys, cache.values)
   embedded = x
   x, (new, tapped) = jax.lax.scan(layer, x, (params["layers"], old))
@@ -175,7 +188,7 @@ def _norm(x, gain, config):
   return (wide * scale * gain).astype(x.dtype)
 
 
-def head(params, x, config):
+def head(params: Any, x: jax.Array, config: llama_config.Config) -> jax.Array:
   """Logits `[..., V]` of residual streams `[..., D]`."""
   x = _norm(x, params["final_norm"], config)
   table = params["embedding" if config.tie_embeddings else "head"]

@@ -19,9 +19,9 @@ class ClassifierGuidance(NamedTuple):
   """An off-the-shelf classifier and how hard to follow it.
 
   The classifier has been trained on clean one-hots and is fed the expected
-  one-hots `x0_hat(y) = softmax(logits(y))`. Guidance moves noisy positions
-  only, so it acts from the second network call on: with one sampling step it
-  changes nothing.
+  one-hots `x0_hat(y) = softmax(logits(y))` of the network, before any logit
+  transform. Guidance moves noisy positions only, so it acts from the second
+  network call on: with one sampling step it changes nothing.
 
   Attributes:
     log_prob_fn: `[B, L, V]` float32 expected one-hots to `[B]`, the

@@ -1,0 +1,3 @@
+"""Attention of every position to every position."""
+
+from pallas_kernels.attention.op import attention as attention
