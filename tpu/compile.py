@@ -128,13 +128,14 @@ def trace(
   times = sampling.time_grid(sample_steps)
 
   def draw(params, key):
-    return sampling.sample(
-      key,
-      task.process(params),
-      task.denoise_fn(params),
-      (count, recipe.data.length),
-      times,
-    )[0]
+    with sharding_lib.scope(mesh, rules):
+      return sampling.sample(
+        key,
+        task.process(params),
+        task.denoise_fn(params),
+        (count, recipe.data.length),
+        times,
+      )[0]
 
   key = jax.eval_shape(lambda: jax.random.key(0))
   traced = jax.jit(draw, out_shardings=rows).trace(
@@ -203,7 +204,7 @@ def matmul_params(task: recipe_lib.Task, params: Any) -> int:
   matrices = [
     (names, math.prod(shape))
     for names, shape in zip(axes, shapes, strict=True)
-    if len([name for name in names if name != "layers"]) >= 2
+    if len([name for name in names if name not in ("layers", None)]) >= 2
     and "conditioning" not in names
   ]
   tables = [size for names, size in matrices if names[0] == "vocab"]

@@ -34,6 +34,10 @@ FREE_CALLS = frozenset({
   "SPMDShardToFullShape",
 })  # fmt: skip
 COPIES = {"copy-start": "copy-done", "slice-start": "slice-done"}
+_MOVES = frozenset({
+  "copy", "reshape", "transpose", "pad", "slice", "concatenate",
+  "dynamic-slice", "broadcast", "reverse",
+})  # fmt: skip
 # An indexed read or write of one element moves a whole tile of 8 x 128 words.
 TILE_BYTES = 8 * 128 * 4
 # Elements one vector register holds.
@@ -444,8 +448,10 @@ def _is_scalar(instruction):
 def _indexed_bytes(module, computation, instruction):
   """Bytes moved by an operation that only moves data, else None."""
   opcode = instruction.opcode
-  if opcode in ("copy", "reshape", "transpose", "pad", "slice", "concatenate"):
+  if opcode in _MOVES:
     return 2 * instruction.bytes
+  if opcode == "dynamic-update-slice":
+    return 2 * computation.instructions[instruction.operands[1]].bytes
   if opcode == "fusion":
     fused = module.called(instruction, "calls")
     inner = [

@@ -135,7 +135,7 @@ def parameter_gathers(
   for (path, leaf), names in zip(leaves, axes, strict=True):
     shards = leaf.size // math.prod(leaf.sharding.shard_shape(leaf.shape))
     name = jax.tree_util.keystr(path, simple=True, separator=".")
-    if shards == 1 or len([n for n in names if n != "layers"]) < 2:
+    if shards == 1 or len([n for n in names if n not in ("layers", None)]) < 2:
       continue
     is_stacked = names[0] == "layers"
     layers = leaf.shape[0] if is_stacked else 1

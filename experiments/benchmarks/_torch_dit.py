@@ -123,18 +123,20 @@ def load(params: Mapping[str, Any], config: dit.Config, length: int) -> DiT:
   linears = {
     "level_hidden": (params["noise_level"]["hidden"], 256),
     "level_out": (params["noise_level"]["out"], config.condition_width),
-    "modulation": (params["modulation"], config.condition_width),
+    "modulation": (params["modulation"]["linear"], config.condition_width),
   }
   for i in range(config.num_layers):
-    modulation = {k: v[i] for k, v in blocks["modulation"].items()}
+    modulation = {k: v[i] for k, v in blocks["modulation"]["linear"].items()}
     linears[f"blocks.{i}.modulation"] = (modulation, config.condition_width)
     attention, mlp = blocks["attention"], blocks["mlp"]
     state |= {
-      f"blocks.{i}.qkv.weight": tensor(attention["qkv"][i], width),
+      f"blocks.{i}.qkv.weight": tensor(
+        np.swapaxes(attention["qkv"][i], 1, 2), width
+      ),
       f"blocks.{i}.out.weight": tensor(attention["out"][i], width),
       f"blocks.{i}.up.weight": tensor(mlp["up"]["kernel"][i], width),
-      f"blocks.{i}.down.weight": tensor(
-        mlp["down"]["kernel"][i], config.hidden_width
+      f"blocks.{i}.down.weight": torch.tensor(
+        np.array(mlp["down"]["kernel"][i])
       ),
     }
   for name, (linear, rows) in linears.items():

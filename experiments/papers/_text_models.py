@@ -93,6 +93,9 @@ def make_recipe(
       d_model=size.d_model,
       num_layers=size.num_layers,
       num_heads=size.d_model // 32,
+      d_conditioning=16,
+      # Faster on a CPU, and small models compile quickly.
+      scan_layers=False,
     ),
     data=recipe.DataConfig(
       # The text is handed over; this names it.

@@ -84,10 +84,10 @@ def generate(
       f"prompts of {tokens.shape[-1]} tokens and num_tokens {num_tokens} need"
       f" {needed} slots; the cache has {model.num_slots}"
     )
-  if temperature > 0 and key is None:
-    raise ValueError("key is needed at a temperature above 0")
   keys = None
   if temperature > 0:
+    if key is None:
+      raise ValueError("key is needed at a temperature above 0")
     keys = process_lib.row_keys(key, tokens.shape[0])
   logits, cache = _read(params, tokens, _mask(tokens, mask), model=model)
   return _decode(

@@ -19,12 +19,14 @@ class Block(nn.Module):
     d_ff: width inside the position-wise network.
     qk_norm: whether queries and keys are normalised.
     is_causal: whether a position sees itself and earlier ones only.
+    use_kernel: see `self_attention.SelfAttention`.
   """
 
   num_heads: int
   d_ff: int
   qk_norm: bool = False
   is_causal: bool = False
+  use_kernel: bool = False
 
   @nn.compact
   def __call__(
@@ -44,7 +46,11 @@ class Block(nn.Module):
       `[B, T, D]`.
     """
     attend = self_attention.SelfAttention(
-      self.num_heads, self.qk_norm, self.is_causal, name="attention"
+      self.num_heads,
+      self.qk_norm,
+      self.is_causal,
+      self.use_kernel,
+      name="attention",
     )
     transform = mlp.Mlp(self.d_ff, name="mlp")
     if condition is None:

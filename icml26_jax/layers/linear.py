@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import flax.linen as nn
-from flax.typing import Initializer
 import jax
 import jax.numpy as jnp
 
-INITIALIZER = nn.initializers.lecun_normal()
+def matmul(
+  x: jax.Array, kernel: jax.Array, *, output_first: bool = False
+) -> jax.Array:
+  """`x @ kernel` over the last axis of `x`, in its dtype.
+
+  The product and its gradients are of matrices, not of stacks of them: on a CPU
+  XLA otherwise copies activations transposed for the gradient of the weights.
+
+  Args:
+    x: `[..., D]` float.
+    kernel: `[D, F]` float, or `[F, D]`.
+    output_first: whether the kernel is `[F, D]`.
+
+  Returns:
+    `[..., F]` in the dtype of `x`.
+  """
+  rows = x.reshape(-1, x.shape[-1])
+  y = jax.lax.dot_general(
+    rows, kernel.astype(x.dtype), (((1,), (int(output_first),)), ((), ()))
+  )
+  return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 class Linear(nn.Module):
@@ -18,24 +37,34 @@ class Linear(nn.Module):
   Attributes:
     features: size of the output.
     axes: logical names of the input and of the output axis.
+    output_first: whether the kernel is stored `[features, D]`. On a CPU the
+      gradient of the weights is then twice as fast if D is the larger.
     use_bias: whether to add a bias, 0 at the start.
-    kernel_init: how the weights start.
+    zero_init: whether the weights start at 0, rather than normal with variance
+      1 / D.
   """
 
   features: int
   axes: tuple[str | None, str | None]
+  output_first: bool = False
   use_bias: bool = False
-  kernel_init: Initializer = INITIALIZER
+  zero_init: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Maps `[..., D]` to `[..., features]`."""
-    kernel = self.param(
-      "kernel",
-      nn.with_logical_partitioning(self.kernel_init, self.axes),
-      (x.shape[-1], self.features),
+    axes, shape, in_axis = self.axes, (x.shape[-1], self.features), 0
+    if self.output_first:
+      axes, shape, in_axis = axes[::-1], shape[::-1], 1
+    init = (
+      nn.initializers.zeros
+      if self.zero_init
+      else nn.initializers.lecun_normal(in_axis=in_axis, out_axis=1 - in_axis)
     )
-    y = jnp.dot(x, kernel.astype(x.dtype))
+    kernel = self.param(
+      "kernel", nn.with_logical_partitioning(init, axes), shape
+    )
+    y = matmul(x, kernel, output_first=self.output_first)
     if self.use_bias:
       bias = self.param(
         "bias",

@@ -26,5 +26,7 @@ class Mlp(nn.Module):
     """Maps `[..., D]` to `[..., D]`."""
     hidden = linear.Linear(self.d_ff, ("embed", "mlp"), name="up")(x)
     hidden = nn.gelu(checkpoint_name(hidden, remat.MLP_HIDDEN))
-    y = linear.Linear(x.shape[-1], ("mlp", "embed"), name="down")(hidden)
+    y = linear.Linear(
+      x.shape[-1], ("mlp", "embed"), output_first=True, name="down"
+    )(hidden)
     return checkpoint_name(y, remat.MLP_OUT)

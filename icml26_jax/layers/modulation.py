@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from icml26_jax.layers import linear
+
 
 def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
   """`x (1 + scale) + shift`, the same for every position of a row.
@@ -42,16 +44,11 @@ class Modulation(nn.Module):
   @nn.compact
   def __call__(self, condition: jax.Array) -> tuple[jax.Array, ...]:
     """Maps a `[B, C]` condition to `count` vectors `[B, features]`."""
-    zeros = nn.initializers.zeros
-    axes = (None, "embed")
-    shape = (self.count, self.features)
-    kernel = self.param(
-      "kernel",
-      nn.with_logical_partitioning(zeros, ("conditioning", *axes)),
-      (condition.shape[-1], *shape),
-    )
-    bias = self.param("bias", nn.with_logical_partitioning(zeros, axes), shape)
-    dtype = condition.dtype
-    y = jnp.einsum("bc,cnd->nbd", condition, kernel.astype(dtype))
-    y = y + bias.astype(dtype)[:, None, :]
-    return tuple(z[0] for z in jnp.split(y, self.count, axis=0))
+    vectors = linear.Linear(
+      self.count * self.features,
+      ("conditioning", "embed"),
+      use_bias=True,
+      zero_init=True,
+      name="linear",
+    )(condition)
+    return tuple(jnp.split(vectors, self.count, axis=-1))

@@ -6,8 +6,10 @@ import flax.linen as nn
 import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
+import numpy as np
 
-from icml26_jax.layers import attention, remat, rms_norm, rotary
+from icml26_jax.layers import attention, linear, remat, rms_norm, rotary
+from pallas_kernels import attention as attention_kernel
 
 
 class SelfAttention(nn.Module):
@@ -18,6 +20,9 @@ class SelfAttention(nn.Module):
     qk_norm: whether queries and keys are normalised, with learnt scales, before
       they are turned by their positions.
     is_causal: whether a position sees itself and earlier ones only.
+    use_kernel: whether to use `pallas_kernels.attention` where there is
+      neither mask nor order. Within a mesh in context it is cut along the axes
+      of the logical names "batch" and "heads".
     rope_base: base of the rotary frequencies.
 
   References:
@@ -28,6 +33,7 @@ class SelfAttention(nn.Module):
   num_heads: int
   qk_norm: bool = False
   is_causal: bool = False
+  use_kernel: bool = False
   rope_base: float = 10_000.0
 
   @nn.compact
@@ -41,15 +47,17 @@ class SelfAttention(nn.Module):
     Returns:
       `[B, T, D]`.
     """
-    _, length, width = x.shape
+    batch, length, width = x.shape
     heads, head_dim = self.num_heads, width // self.num_heads
+    # Heads first among the outputs: cutting them over devices then leaves the
+    # fused product in one piece.
     fused = self.param(
       "qkv",
       nn.with_logical_partitioning(
         nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2, 3)),
-        ("embed", None, "heads", "head_dim"),
+        ("embed", "heads", None, "head_dim"),
       ),
-      (width, 3, heads, head_dim),
+      (width, heads, 3, head_dim),
     )
     out = self.param(
       "out",
@@ -59,11 +67,17 @@ class SelfAttention(nn.Module):
       ),
       (heads, head_dim, width),
     )
-    qkv = jnp.einsum("btd,dchk->cbhtk", x, fused.astype(x.dtype))
+    qkv = linear.matmul(x, fused.reshape(width, -1))
+    qkv = qkv.reshape(batch, length, heads, 3, head_dim)
     # Splitting, unlike indexing, has a gradient that only concatenates.
-    query, key, value = (z[0] for z in jnp.split(qkv, 3, axis=0))
+    query, key, value = (
+      jnp.swapaxes(z[:, :, :, 0], 1, 2) for z in jnp.split(qkv, 3, axis=3)
+    )
     turn = rotary.frequencies(head_dim, base=self.rope_base)
-    cosine, sine = rotary.angles(jnp.arange(length)[None, None], turn)
+    # Constants of the program: computed there, they would be computed again
+    # for every head and row that they are multiplied with.
+    angle = np.arange(length)[None, None, :, None] * turn
+    cosine, sine = (jnp.asarray(f(angle), jnp.float32) for f in (np.cos, np.sin))
 
     def position(z, name):
       if self.qk_norm:
@@ -72,13 +86,19 @@ class SelfAttention(nn.Module):
       z = rotary.rotate(z, cosine, sine, pairing="half")
       return z if self.qk_norm else checkpoint_name(z, remat.QKV)
 
-    context = attention.attention(
+    inputs = (
       position(query, "query_norm"),
       position(key, "key_norm"),
       checkpoint_name(value, remat.QKV),
-      mask=mask,
-      is_causal=self.is_causal,
     )
+    if self.use_kernel and mask is None and not self.is_causal:
+      rows, cut_heads = nn.logical_to_mesh_axes(("batch", "heads"))
+      context = attention_kernel.attention(*inputs, rows=rows, heads=cut_heads)
+    else:
+      context = attention.attention(
+        *inputs, mask=mask, is_causal=self.is_causal
+      )
     context = checkpoint_name(context, remat.CONTEXT)
-    y = jnp.einsum("bhtk,hkd->btd", context, out.astype(x.dtype))
+    context = jnp.swapaxes(context, 1, 2).reshape(batch, length, width)
+    y = linear.matmul(context, out.reshape(width, width))
     return checkpoint_name(y, remat.ATTENTION_OUT)

@@ -20,6 +20,7 @@ class Stack(nn.Module):
     d_ff: see `block.Block`.
     qk_norm: see `block.Block`.
     is_causal: see `block.Block`.
+    use_kernel: see `block.Block`.
     remat: what the backward pass keeps; see `remat.policy_fn`.
     scan: True compiles one block and loops over it; False compiles every
       block, which is faster on a CPU, where the loop would copy what the
@@ -31,6 +32,7 @@ class Stack(nn.Module):
   d_ff: int
   qk_norm: bool = False
   is_causal: bool = False
+  use_kernel: bool = False
   remat: str = "none"
   scan: bool = True
 
@@ -60,7 +62,12 @@ class Stack(nn.Module):
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     blocks = scanned(
-      self.num_heads, self.d_ff, self.qk_norm, self.is_causal, name="blocks"
+      self.num_heads,
+      self.d_ff,
+      self.qk_norm,
+      self.is_causal,
+      self.use_kernel,
+      name="blocks",
     )
     x, _ = blocks(x, condition, mask)
     return x

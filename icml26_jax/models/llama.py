@@ -94,23 +94,23 @@ def num_params(config: Config) -> int:
 
 def check_params(params: Params, config: Config) -> None:
   """Raises ValueError naming the first array that does not fit the config."""
-  wanted: Params = {}
-  for path, (shape, _) in llama_config.parameters(config).items():
-    _put(wanted, path, jax.ShapeDtypeStruct(shape, jnp.float32))
-  if jax.tree.structure(params) != jax.tree.structure(wanted):
-    raise ValueError(
-      f"params must be the tree {jax.tree.structure(wanted)}, got"
-      f" {jax.tree.structure(params)}"
-    )
-
-  def check(path, value, expected):
-    if value.shape != expected.shape:
-      name = jax.tree_util.keystr(path, simple=True, separator=".")
+  wanted = {
+    ".".join(path): shape
+    for path, (shape, _) in llama_config.parameters(config).items()
+  }
+  found = {
+    jax.tree_util.keystr(path, simple=True, separator="."): value.shape
+    for path, value in jax.tree.leaves_with_path(params)
+  }
+  for name in sorted(wanted.keys() | found.keys()):
+    if name not in found:
+      raise ValueError(f"params lacks {name}")
+    if name not in wanted:
+      raise ValueError(f"params has {name}, which the config has not")
+    if found[name] != wanted[name]:
       raise ValueError(
-        f"params: {name} must have shape {expected.shape}, got {value.shape}"
+        f"params: {name} must have shape {wanted[name]}, got {found[name]}"
       )
-
-  jax.tree.map_with_path(check, params, wanted)
 
 
 def with_pairing(
@@ -239,7 +239,7 @@ def prefill(
   x, new, tapped = llama_network.layers(
     params, tokens, mask, None, config, taps, return_new=True
   )
-  cache = kv_cache.append(cache, *new, mask)
+  cache = kv_cache.append(cache, new[0], new[1], mask)
   last = length - 1 - jnp.argmax(mask[:, ::-1], axis=1)
   x = jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
   return Output(llama_network.head(params, x, config), **tapped), cache
@@ -281,7 +281,7 @@ def extend(
   )
   return (
     Output(llama_network.head(params, x, config), **tapped),
-    kv_cache.append(cache, *new, mask),
+    kv_cache.append(cache, new[0], new[1], mask),
   )
 
 

@@ -7,6 +7,10 @@ import dataclasses
 from icml26_jax import checks
 from icml26_jax.layers import remat, rotary
 
+Path = tuple[str, ...]
+Shape = tuple[int, ...]
+Axes = tuple[str, ...]
+
 _DTYPES = ("float32", "bfloat16", "float64")
 
 
@@ -83,12 +87,12 @@ class Config:
         )
 
 
-def parameters(config: Config) -> dict[tuple[str, ...], tuple[tuple, tuple]]:
+def parameters(config: Config) -> dict[Path, tuple[Shape, Axes]]:
   """Shape and logical axes of every array, by path."""
   c = config
   d, h, k, n, f = c.d_model, c.num_heads, c.num_kv_heads, c.head_dim, c.d_ff
   heads = ("heads", "head_dim")
-  layers = {
+  layers: dict[str, tuple[Shape, Axes]] = {
     "attention_norm": ((d,), ("embed",)),
     "query": ((h, n, d), (*heads, "embed")),
     "key": ((k, n, d), (*heads, "embed")),
@@ -106,7 +110,10 @@ def parameters(config: Config) -> dict[tuple[str, ...], tuple[tuple, tuple]]:
   if c.output_bias:
     layers["output_bias"] = ((d,), ("embed",))
   table = ((c.vocab_size, d), ("vocab", "embed"))
-  shapes = {("embedding",): table, ("final_norm",): ((d,), ("embed",))}
+  shapes: dict[Path, tuple[Shape, Axes]] = {
+    ("embedding",): table,
+    ("final_norm",): ((d,), ("embed",)),
+  }
   if not c.tie_embeddings:
     shapes[("head",)] = table
   for name, (shape, axes) in layers.items():

@@ -25,7 +25,7 @@ def layers(
   taps: Sequence[str] = (),
   *,
   return_new: bool = False,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None, dict[str, jax.Array]]:
+) -> tuple[jax.Array, tuple[jax.Array, ...], dict[str, jax.Array]]:
   """Runs all layers.
 
   Args:
@@ -39,7 +39,7 @@ def layers(
 
   Returns:
     The residual stream `[B, T, D]`; keys and values of the tokens, `[L, B, K,
-    T, head_dim]` each, or None; and a dictionary of the taps.
+    T, head_dim]` each, if asked for; and a dictionary of the taps.
 
   Raises:
     ValueError: if a tap is unknown.
@@ -50,8 +50,9 @@ def layers(
       f"taps must be among {', '.join(TAPS)}, got {unknown[0]!r}"
     )
   dtype = jnp.dtype(config.dtype)
-  first = 0 if cache is None else cache.next_position[:, None]
-  positions = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1 + first
+  positions = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+  if cache is not None:
+    positions = positions + cache.next_position[:, None]
   turn = rotary.frequencies(
     config.head_dim, base=config.rope_base, divisors=config.rope_divisors
   )
@@ -61,10 +62,10 @@ def layers(
   causal = jnp.tril(jnp.ones((length, length), jnp.bool_))
   visible = causal[None] & mask[:, None, :]  # [B, T, T]
   if cache is not None:
-    old = jnp.broadcast_to(
+    slots = jnp.broadcast_to(
       cache.valid[:, None, :], (*tokens.shape, cache.num_slots)
     )
-    visible = jnp.concatenate([old, visible], axis=-1)  # [B, T, S + T]
+    visible = jnp.concatenate([slots, visible], axis=-1)  # [B, T, S + T]
 
   def layer(x, inputs):
     weights, old = inputs
@@ -83,7 +84,7 @@ def layers(
       kept["hidden_states"] = x
     if "attention" in taps:
       kept["attention"] = _slots(probabilities, mask, cache)
-    return x, (new if return_new else None, kept)
+    return x, (new if return_new else (), kept)
 
   policy = remat.policy_fn(config.remat)
   if policy is not None:

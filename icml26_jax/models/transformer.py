@@ -18,6 +18,7 @@ from icml26_jax.layers import stack
 Params = Any
 
 DTYPES = ("float32", "bfloat16")
+ATTENTIONS = ("plain", "kernel")
 
 # Predictions start near uniform.
 OUTPUT_INIT = nn.initializers.normal(0.02)
@@ -37,6 +38,9 @@ class Config:
     dtype: what the blocks compute in, "float32" or "bfloat16"; parameters,
       softmax and logits are float32 in any case.
     remat: what the backward pass keeps; see `layers.remat.policy_fn`.
+    attention: "plain", or "kernel" for `pallas_kernels.attention`, which on a
+      TPU never writes the scores to memory and elsewhere computes them again
+      in the backward pass; only for attention without masks.
     scan_layers: whether to compile one block and loop over it, or every block.
       Parameters are the same. Loops compile faster; on a CPU they run slower.
   """
@@ -49,6 +53,7 @@ class Config:
   qk_norm: bool = False
   dtype: str = "float32"
   remat: str = "none"
+  attention: str = "plain"
   scan_layers: bool = True
 
   def __post_init__(self):
@@ -71,6 +76,11 @@ class Config:
       raise ValueError(
         f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
       )
+    if self.attention not in ATTENTIONS:
+      raise ValueError(
+        f"attention must be one of {', '.join(ATTENTIONS)}, got"
+        f" {self.attention!r}"
+      )
     remat_lib.check(self.remat)
 
   @property
@@ -85,13 +95,20 @@ class Config:
 
 
 def make_stack(config: Config, *, is_causal: bool, name: str) -> stack.Stack:
-  """The blocks of a transformer."""
+  """The blocks of a transformer.
+
+  Raises:
+    ValueError: if causal attention is to use the kernel, which has no mask.
+  """
+  if is_causal and config.attention == "kernel":
+    raise ValueError("attention 'kernel' has no mask; use 'plain' if causal")
   return stack.Stack(
     num_layers=config.num_layers,
     num_heads=config.num_heads,
     d_ff=config.hidden_width,
     qk_norm=config.qk_norm,
     is_causal=is_causal,
+    use_kernel=config.attention == "kernel",
     remat=config.remat,
     scan=config.scan_layers,
     name=name,
@@ -132,6 +149,8 @@ def logits(x: jax.Array, kernel: jax.Array) -> jax.Array:
   Returns:
     `[B, T, V]` float32.
   """
-  return jnp.dot(
-    x, kernel.astype(x.dtype), preferred_element_type=jnp.float32
+  rows = x.reshape(-1, x.shape[-1])
+  y = jnp.dot(
+    rows, kernel.astype(x.dtype), preferred_element_type=jnp.float32
   )
+  return y.reshape(*x.shape[:-1], kernel.shape[-1])

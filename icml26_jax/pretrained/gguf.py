@@ -32,7 +32,7 @@ _LAYER_NAMES = {
   "value_bias": "attn_v.bias",
   "output_bias": "attn_output.bias",
 }
-_NAMES = {
+_NAMES: dict[tuple[str, ...], str] = {
   ("embedding",): "token_embd.weight",
   ("final_norm",): "output_norm.weight",
   ("head",): "output.weight",

@@ -36,7 +36,7 @@ _LAYER_NAMES = {
   "output_bias": "self_attn.o_proj.bias",
 }
 _HEAD = "lm_head.weight"
-_NAMES = {
+_NAMES: dict[tuple[str, ...], str] = {
   ("embedding",): "model.embed_tokens.weight",
   ("final_norm",): "model.norm.weight",
   ("head",): _HEAD,

@@ -80,7 +80,9 @@ class Tokenizer(data_tokenizers.BytePair):
       raise ValueError("these weights come without a chat template")
     for i, message in enumerate(messages):
       self._check_message(i, message)
-    names = {number: text for text, number in self.control_tokens.items()}
+    names: dict[int | None, str] = {
+      number: text for text, number in self.control_tokens.items()
+    }
     try:
       return _compiled(self.chat_template).render(
         messages=[dict(message) for message in messages],

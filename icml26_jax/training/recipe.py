@@ -135,7 +135,7 @@ class Recipe:
       )
       object.__setattr__(self, name, pairs)
     kind = model_config_type(self.process)
-    if not isinstance(self.model, kind):
+    if type(self.model) is not kind:
       raise TypeError(
         f"model of process {self.process!r} must be"
         f" {kind.__module__}.{kind.__name__}, got {type(self.model).__name__}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -129,6 +131,25 @@ def param_shardings(
 
   trees = (axes_tree,) if shapes is None else (axes_tree, shapes)
   return jax.tree.map_with_path(one, *trees, is_leaf=is_axes)
+
+
+@contextlib.contextmanager
+def scope(mesh: jax.sharding.Mesh, rules: Rules) -> Iterator[None]:
+  """Lets models see the mesh and what logical axes are cut along.
+
+  Under it, while a program is traced, a model's own constraints hold, and
+  kernels, which no compiler can cut, are cut along the rules' axes.
+
+  Args:
+    mesh: the mesh.
+    rules: logical axis rules.
+  """
+  check_rules(rules, mesh)
+  with (
+    jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+    nn.logical_axis_rules(rules),
+  ):
+    yield
 
 
 def replicated(mesh: jax.sharding.Mesh) -> jax.NamedSharding:

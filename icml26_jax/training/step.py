@@ -257,14 +257,15 @@ def _make_update(
 
   def update(state, batch):
     key = jax.random.fold_in(state.key, state.step)
-    loss, metrics, grads = accumulated_gradients(
-      loss_fn,
-      state.params,
-      batch,
-      key,
-      accumulation=accumulation,
-      sharding=micro_rows,
-    )
+    with sharding_lib.scope(mesh, rules):
+      loss, metrics, grads = accumulated_gradients(
+        loss_fn,
+        state.params,
+        batch,
+        key,
+        accumulation=accumulation,
+        sharding=micro_rows,
+      )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)

@@ -269,8 +269,13 @@ class _Setup:
     """The loop's `evaluate`: mean loss on the same held-out batches."""
     rows = sharding.batch_sharding(self.mesh, self.rules)
     shardings = state_lib.shardings(self.abstract)
+
+    def scoped(*arguments):
+      with sharding.scope(self.mesh, self.rules):
+        return self.task.loss_fn(*arguments)
+
     loss = jax.jit(
-      self.task.loss_fn,
+      scoped,
       in_shardings=(
         shardings.params,
         rows,

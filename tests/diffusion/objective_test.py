@@ -108,6 +108,14 @@ def test_each_stratum_has_one_time(size):
     np.testing.assert_allclose(gaps, 1 / size, atol=2e-7)
 
 
+def test_time_zero_is_never_drawn_where_time_wraps_round():
+  # The stratum that meets the shift at exactly 1 gets time 1, not 0.
+  (first,) = objective.stratified_times(jax.random.key(0), jnp.zeros(1))
+  wrapped = objective.stratified_times(jax.random.key(0), first[None])
+  assert 0 < float(first) < 1
+  assert float(wrapped[0]) == 1.0
+
+
 def test_each_row_of_stratified_times_is_uniform():
   strata = jnp.array([0.0, 0.3])
   t = jax.vmap(objective.stratified_times, in_axes=(0, None))(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,6 +17,7 @@ _SIGMAS = np.geomspace(0.1, 10.0, 200)
 _ACCURACY = 1e-5
 
 
+@functools.cache
 def half_lost(vocab_size: int) -> tuple[float, float]:
   """Noise that loses half of the tokens, and what the geometry lost by then.
 
