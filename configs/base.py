@@ -12,6 +12,17 @@ from ml_collections import config_dict
 
 from icml26_jax.training import recipe as recipe_lib
 
+GPT2_VOCAB_SIZE = 50_257
+
+# Text and tokenizer of the full-scale runs. Both are looked for in ICML26_DATA:
+# a prepared data set in tensorflow_datasets/openwebtext, and GPT-2's
+# tokenizer.json in gpt2/.
+OPENWEBTEXT = {
+  "corpus": "tfds:openwebtext",
+  "tokenizer": "file:gpt2/tokenizer.json",
+  "length": 1024,
+}
+
 
 def make(
   process: str,
@@ -108,4 +119,42 @@ def char(
     log_every=100,
     eval_every=500,
     checkpoint_every=500,
+  )
+
+
+def owt_170m(
+  process: str, *, process_options: dict[str, Any]
+) -> ml_collections.ConfigDict:
+  """A model of 170M parameters on OpenWebText, for 64 chips.
+
+  Args:
+    process: see `training.recipe.Recipe`.
+    process_options: keyword arguments of the process.
+
+  Returns:
+    The configuration.
+  """
+  return make(
+    process,
+    process_options=process_options,
+    model={
+      "vocab_size": GPT2_VOCAB_SIZE,
+      "d_model": 768,
+      "num_layers": 12,
+      "num_heads": 12,
+      "dtype": "bfloat16",
+    },
+    data={**OPENWEBTEXT, "batch_size": 512},
+    optimizer={
+      "learning_rate": 3e-4,
+      "warmup_steps": 2500,
+      "b2": 0.999,
+      "decay_steps": 0,
+    },
+    mesh={"data": 64},
+    num_steps=1_000_000,
+    ema_decay=0.9999,
+    log_every=100,
+    eval_every=10_000,
+    checkpoint_every=5_000,
   )

@@ -53,7 +53,9 @@ printf -v command_q '%q ' "${command[@]}"
 printf -v flags_q '%q' "${FLAGS[libtpu_args]:-}"
 
 # What each worker runs: once more after an interruption, never twice at once.
+# A signal to stop is for the program; the loop ends after it.
 loop="cd $REMOTE_DIR
+trap : TERM
 while true; do
   code=0
   ${command_q% } || code=\$?

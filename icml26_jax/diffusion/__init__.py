@@ -1,0 +1,42 @@
+"""Diffusion language models: processes, losses, samplers, guidance.
+
+Processes: `candi`, `mdlm`, `continuous`. One sampler for all of them:
+`sampling`, with `transforms` of the predictions, `guidance` and unmasking
+`policies`. Exact denoisers to test them with: `oracle`.
+"""
+
+from icml26_jax.diffusion import (
+  candi,
+  categorical,
+  continuous,
+  gaussian,
+  guidance,
+  identifiability,
+  mdlm,
+  network_input,
+  objective,
+  oracle,
+  policies,
+  process,
+  sampling,
+  schedules,
+  transforms,
+)
+
+__all__ = [
+  "candi",
+  "categorical",
+  "continuous",
+  "gaussian",
+  "guidance",
+  "identifiability",
+  "mdlm",
+  "network_input",
+  "objective",
+  "oracle",
+  "policies",
+  "process",
+  "sampling",
+  "schedules",
+  "transforms",
+]

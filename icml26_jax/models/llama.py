@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from icml26_jax import checks
 from icml26_jax.layers import rotary
@@ -363,11 +364,12 @@ def _check_prompt(tokens, mask, config):
       f" {config.max_length} of the model"
     )
   if checks.is_concrete(mask):
-    empty = jnp.flatnonzero(~jnp.any(mask, axis=1))
-    if empty.size:
+    # NumPy, because under jit even an operation on a known array is traced.
+    has_token = np.any(np.asarray(mask), axis=1)
+    if not has_token.all():
       raise ValueError(
-        f"row {int(empty[0])} of tokens is an empty prompt: its mask has no"
-        " True"
+        f"row {int(np.argmin(has_token))} of tokens is an empty prompt: its"
+        " mask has no True"
       )
   return mask
 

@@ -1,0 +1,1 @@
+"""Training: mesh, state, step, checkpoints, loop."""

@@ -47,6 +47,7 @@ FREE_FIELDS = (
   "keep",
   "log_every",
   "mesh",
+  "model.attention",
   "model.remat",
   "model.scan_layers",
   "num_steps",
@@ -138,7 +139,7 @@ class Recipe:
     if type(self.model) is not kind:
       raise TypeError(
         f"model of process {self.process!r} must be"
-        f" {kind.__module__}.{kind.__name__}, got {type(self.model).__name__}"
+        f" {_qualified(kind)}, got {_qualified(type(self.model))}"
       )
     for name in ("num_steps", "steps_per_call", "log_every", "keep"):
       checks.check_range(name, getattr(self, name), low=1)
@@ -439,6 +440,10 @@ def _fits(value: Any, hint: Any) -> bool:
   if isinstance(value, int) and float in choices:
     return True
   return isinstance(value, choices)
+
+
+def _qualified(kind: type) -> str:
+  return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _type_name(hint: Any) -> str:

@@ -1,7 +1,11 @@
 """Papers made for a test, in place of the real ones."""
 
+import os
+import pathlib
+import subprocess
 import sys
 import textwrap
+from typing import NamedTuple
 
 import pytest
 
@@ -57,3 +61,96 @@ def make_papers(tmp_path, monkeypatch):
 @pytest.fixture
 def good():
   return GOOD
+
+
+_CONFIG = """
+from configs import base
+
+
+def get_config():
+  return base.make(
+    "candi",
+    model={"vocab_size": 27, "d_model": 8, "num_layers": 1, "num_heads": 1},
+    data={
+      "corpus": "file:CORPUS",
+      "tokenizer": "char27",
+      "length": 12,
+      "batch_size": 8,
+    },
+    optimizer={"learning_rate": 1e-2},
+    process_options={"r_max": 0.25},
+    num_steps=200,
+    ema_decay=0.9,
+    log_every=1,
+    checkpoint_every=20,
+  )
+"""
+
+
+class Programs(NamedTuple):
+  """Runs our programs on a tiny model, sharing compiled programs.
+
+  Attributes:
+    config: path of the configuration.
+    env: the environment of the programs.
+  """
+
+  config: pathlib.Path
+  env: dict[str, str]
+
+  def start(self, module, *arguments):
+    """Starts `python -m module`."""
+    return subprocess.Popen(
+      [sys.executable, "-m", module, *map(str, arguments)],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env=self.env,
+      cwd=pathlib.Path(__file__).parents[2],
+    )
+
+  def train(self, workdir, *arguments):
+    """Starts training in a directory."""
+    return self.start(
+      "experiments.train",
+      f"--config={self.config}",
+      f"--workdir={workdir}",
+      *arguments,
+    )
+
+
+class Run(NamedTuple):
+  """A finished training run."""
+
+  workdir: pathlib.Path
+  stdout: str
+  stderr: str
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("programs")
+  corpus = folder / "corpus.txt"
+  corpus.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+  config = folder / "tiny.py"
+  config.write_text(_CONFIG.replace("CORPUS", str(corpus)))
+  env = {
+    **os.environ,
+    "JAX_PLATFORMS": "cpu",
+    "ICML26_CACHE": str(folder / "cache"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    # Loading a compiled program logs what the processor could do besides.
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+  }
+  env.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compilations"))
+  return Programs(config, env)
+
+
+@pytest.fixture(scope="session")
+def whole_run(programs, tmp_path_factory):
+  """A run that nobody interrupted."""
+  workdir = tmp_path_factory.mktemp("whole") / "run"
+  process = programs.train(workdir)
+  stdout, stderr = process.communicate(timeout=300)
+  assert process.returncode == 0, stderr
+  return Run(workdir, stdout, stderr)

@@ -1,6 +1,7 @@
 """A language model written the slow obvious way, in NumPy."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -30,12 +31,17 @@ class SlowLlama:
 
   def params(self, config: llama.Config, seed: int = 0):
     """Parameters none of which is 0 or 1."""
-    params = llama.init(jax.random.key(seed), config)
     rng = np.random.default_rng(seed)
-    return jax.tree.map(
-      lambda x: x + rng.normal(scale=0.1, size=x.shape).astype(np.float32),
-      params,
+    shapes = jax.eval_shape(
+      functools.partial(llama.init, config=config), jax.random.key(0)
     )
+
+    def draw(path, leaf):
+      scale = 0.1 if leaf.ndim < 3 else leaf.shape[-1] ** -0.5
+      offset = 1.0 if "norm" in path[-1].key else 0.0
+      return (offset + scale * rng.normal(size=leaf.shape)).astype(np.float32)
+
+    return jax.tree.map_with_path(draw, shapes)
 
   def prompts(self, lengths, seed: int = 0):
     """Random prompts."""

@@ -13,13 +13,11 @@ apply = jax.jit(llama.apply, static_argnames="config")
 forward = jax.jit(llama.forward, static_argnames=("config", "taps"))
 
 VARIANTS = {
-  "interleaved": dict(rope_pairing="interleaved"),
-  "half": dict(rope_pairing="half"),
-  "one key-value head": dict(num_kv_heads=1),
-  "no groups": dict(num_kv_heads=4),
-  "biases": dict(qkv_bias=True, output_bias=True),
-  "own output matrix": dict(tie_embeddings=False),
-  "slowed pairs": dict(rope_divisors=(1.0, 2.0, 4.0)),
+  "interleaved": dict(
+    rope_pairing="interleaved", num_kv_heads=1, tie_embeddings=False
+  ),
+  "half": dict(qkv_bias=True, output_bias=True),
+  "no groups": dict(num_kv_heads=4, rope_divisors=(1.0, 2.0, 4.0)),
 }
 
 
@@ -164,8 +162,7 @@ def test_other_pairing_of_moved_weights_predicts_the_same(slow_llama):
   assert np.abs(wrong - expected).max() > 0.1
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
-def test_computing_again_leaves_the_gradient(slow_llama, small, remat):
+def test_computing_again_leaves_the_gradient(slow_llama, small):
   config, params = small
   tokens = jnp.asarray(np.stack(slow_llama.prompts([5, 5])), jnp.int32)
 
@@ -178,11 +175,12 @@ def test_computing_again_leaves_the_gradient(slow_llama, small, remat):
     return jax.grad(loss)(params)
 
   expected = gradient(params, config)
-  got = gradient(params, dataclasses.replace(config, remat=remat))
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got, expected
-  )
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected))
+  for remat in ("full", "dots"):
+    got = gradient(params, dataclasses.replace(config, remat=remat))
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got, expected
+    )
 
 
 def test_gradient_is_that_of_finite_differences(slow_llama):
@@ -226,7 +224,7 @@ def test_parameters_are_counted_and_named(slow_llama):
   )
   assert llama.num_params(smollm2) == 134_515_008
   config = slow_llama.config(qkv_bias=True, tie_embeddings=False)
-  params = llama.init(jax.random.key(0), config)
+  params = jax.jit(llama.init, static_argnums=1)(jax.random.key(0), config)
   assert llama.num_params(config) == sum(
     x.size for x in jax.tree.leaves(params)
   )
@@ -238,7 +236,7 @@ def test_parameters_are_counted_and_named(slow_llama):
 
 def test_initial_logits_have_the_scale_of_their_inputs(slow_llama):
   config = slow_llama.config(d_model=64, vocab_size=1000, d_ff=64)
-  params = llama.init(jax.random.key(0), config)
+  params = jax.jit(llama.init, static_argnums=1)(jax.random.key(0), config)
   logits = apply(params, jnp.arange(20)[None], config=config)
   # Normalised vectors of length sqrt(64) times rows of variance 1 / 64.
   assert 0.9 < np.std(logits) < 1.2

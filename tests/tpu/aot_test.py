@@ -112,16 +112,9 @@ def test_table_for_people_shows_the_verdict():
     ((CONFIG, "--topology=v5e:3x3"), "valid: v5e:2x2"),
     (("--config=configs/none.py", "--topology=v5e:2x2"), "candi_char"),
     ((CONFIG,), "topology"),
-    ((CONFIG, "--topology=v5e:2x2", "--program=serve"), "program"),
     ((CONFIG, "--topology=v5e:2x2", "--config.mesh.data=8"), "mesh"),
-    (
-      (CONFIG, "--topology=v5e:2x2", "--config.mesh.data=4",
-       "--config.data.batch_size=6"),
-      "batch_size 6",
-    ),
-    ((CONFIG, "--topology=v5e:2x2", "--config.model.depth=3"), "depth"),
   ],
-)  # fmt: skip
+)
 def test_mistake_is_one_line_and_exit_code_two(arguments, message):
   done = run(*arguments)
   assert done.returncode == 2

@@ -109,7 +109,7 @@ def test_accelerator_type_is_that_of_the_compiler(name):
 
 def test_create_refuses_what_cannot_be():
   for arguments, message in (
-    (("--topology=v4:2x2x1",), "v5e, v5p or v6e"),
+    (("--topology=v7x:2x2x1",), "v5e, v5p or v6e"),
     (("--topology=16x16",), "like v5e:16x16"),
     ((), "--topology=VALUE is required"),
     (("--topology=v5e:2x2", "--spot", "--reserved"), "exclude each other"),
@@ -177,14 +177,16 @@ def worker(tmp_path):
     "#!/bin/bash\n"
     'echo "start: $* [$LIBTPU_INIT_ARGS]"\n'
     "code=$(head -n 1 ../codes); sed -i 1d ../codes\n"
-    '[ "$code" = wait ] && exec sleep 60\n'
+    '[ "$code" = wait ] && exec -a experiments.train sleep 60\n'
     'exit "$code"\n'
   )
   gcloud.chmod(0o755)
   python.chmod(0o755)
 
   class Worker:
-    env = {"HOME": str(home), "PATH": f"{folder}:{os.environ['PATH']}"}
+    def __init__(self):
+      path = f"{folder}:{os.environ['PATH']}"
+      self.env = {"HOME": str(home), "PATH": path}
 
     def codes(self, *codes):
       (home / "codes").write_text("".join(f"{code}\n" for code in codes))
@@ -231,7 +233,7 @@ def test_run_is_never_started_twice_and_can_be_stopped(worker):
   assert "running" in shown.stdout
   assert "start: -m experiments.train" in shown.stdout
   stopped = script("run", *PLACE, "--stop", env=worker.env)
-  assert stopped.returncode == 0
+  assert stopped.returncode == 0, stopped.stderr
   worker.wait_for(lambda: not worker.alive())
   assert worker.log().count("start:") == 1
   assert "not running" in script("watch", *PLACE, env=worker.env).stdout

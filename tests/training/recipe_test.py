@@ -104,7 +104,10 @@ def test_missing_field_is_named(make_recipe, name):
 
 
 def test_network_must_fit_the_process(make_recipe):
-  with pytest.raises(TypeError, match=r"'autoregressive' must be .*causal"):
+  with pytest.raises(
+    TypeError,
+    match=r"'autoregressive' must be .*got icml26_jax.models.dit.Config",
+  ):
     make_recipe("autoregressive", model=dit.Config(27))
 
 

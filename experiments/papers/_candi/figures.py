@@ -20,6 +20,14 @@ _MEASURES = (
   ("entropy", "unigram entropy (nats)"),
 )
 
+# Masked diffusion and CANDI look as they do in the other figures.
+_GUIDANCE_LINES = (
+  guidance.RIVALS[0],
+  guidance.DECLARED,
+  "CANDI, straight-through",
+  guidance.RIVALS[1],
+)
+
 
 def estimate(interval: intervals.Interval) -> claims.Estimate:
   """An interval of one number as an estimate."""
@@ -125,9 +133,14 @@ def guidance_figure(
   with plots.style():
     for level in levels:
       axis.axvline(100 * level, color="#BBBBBB", linewidth=6, alpha=0.4)
-    for index, (name, sweep) in enumerate(sweeps.items()):
-      success = 100 * sweep.success.mean(axis=1)
-      plots.line(axis, success, sweep.nll.mean(axis=1), index=index, label=name)
+    for name, sweep in sweeps.items():
+      plots.line(
+        axis,
+        100 * sweep.success.mean(axis=1),
+        sweep.nll.mean(axis=1),
+        index=_GUIDANCE_LINES.index(name),
+        label=name,
+      )
     plots.reference(axis, entropy_rate, "entropy rate of the chain")
     top = max(
       sweeps[name].nll.mean(axis=1).max()
@@ -154,16 +167,11 @@ def guidance_table(sweeps: Mapping[str, guidance.Sweep]) -> claims.Table:
   """One row a method and strength."""
   rows = []
   for name, sweep in sweeps.items():
-    for index, scale in enumerate(sweep.scales):
-      rows.append(
-        (
-          name,
-          scale,
-          100.0 * float(sweep.success[index].mean()),
-          float(sweep.nll[index].mean()),
-          float(sweep.entropy[index]),
-        )
-      )
+    success, nll = sweep.success.mean(axis=1), sweep.nll.mean(axis=1)
+    for scale, *values in zip(
+      sweep.scales, 100 * success, nll, sweep.entropy, strict=True
+    ):
+      rows.append((name, scale, *map(float, values)))
   columns = (
     claims.Column("method"),
     claims.Column("strength", 0),

@@ -1,0 +1,44 @@
+"""CANDI with 1.2B parameters on OpenWebText, for 256 chips.
+
+  python -m experiments.train --config=configs/candi_1b.py --workdir=DIR \\
+    --distributed
+
+A recipe: no figure here was measured by running it. The latent lives in the
+embedding space, so that no array over the vocabulary is formed but the logits.
+`python -m tpu.aot --config=configs/candi_1b.py --topology=v5e:16x16` compiles
+it and estimates memory and speed.
+"""
+
+from __future__ import annotations
+
+import ml_collections
+
+from configs import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+  return base.make(
+    "candi",
+    process_options={"space": "embedding", "r_min": 0.05, "r_max": 0.25},
+    model={
+      "vocab_size": base.GPT2_VOCAB_SIZE,
+      "d_model": 2048,
+      "num_layers": 20,
+      "num_heads": 16,
+      "dtype": "bfloat16",
+      "remat": "full",
+    },
+    data={**base.OPENWEBTEXT, "batch_size": 1024},
+    optimizer={
+      "learning_rate": 2e-4,
+      "warmup_steps": 2500,
+      "b2": 0.95,
+      "weight_decay": 0.1,
+    },
+    mesh={"fsdp": 256},
+    num_steps=250_000,
+    ema_decay=0.9999,
+    log_every=100,
+    eval_every=10_000,
+    checkpoint_every=2_500,
+  )
