@@ -120,7 +120,9 @@ def show(report: dict[str, Any]) -> None:
       )
   console = rich.console.Console()
   console.print(table)
-  console.print("Ratio: the peer's time over ours, above 1 where ours is faster.")
+  console.print(
+    "Ratio: the peer's time over ours, above 1 where ours is faster."
+  )
   for case in report["cases"]:
     aim = "" if case["target"] is None else f"aim {case['target']:g}; "
     console.print(f"{case['name']}: {aim}{case['note']}")

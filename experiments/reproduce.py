@@ -22,7 +22,6 @@ import rich.console
 import rich.table
 
 from experiments import cli, papers
-from icml26_jax.data import locations
 from icml26_jax.report import claims, environment, render, write
 
 
@@ -37,10 +36,16 @@ def main() -> int:
     raise cli.UserError("--markdown goes with --paper=list")
   slugs = choose(options.paper)
   out = pathlib.Path(options.out)
+  # Lists and refusals should not wait for JAX.
+  from icml26_jax.data import locations
+  from icml26_jax.training import allocator
+
   # What would end the run is found out before hours of work, not after them.
   locations.cache_dir()
   for slug in slugs:
     write.check_folder(out / slug, slug)
+  # Before JAX starts its threads.
+  allocator.keep_freed_memory()
   arguments = (slugs, options.budget, out, options.seed)
   if options.format == "json":
     with cli.json_output() as emit:

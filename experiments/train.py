@@ -15,6 +15,8 @@ SIGTERM with everything saved (run it again to go on).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import os
 import pathlib
 import shlex
@@ -54,23 +56,44 @@ def define_flags() -> None:
 
 def main() -> int:
   """Trains; see the module's docstring."""
+  with _stdout_to_stderr():
+    result = _train()
+  _report(result)
+  return EXIT_RESUMABLE if result.interrupted else 0
+
+
+def _train():
+  """What the flags ask for."""
   from icml26_jax.training import distributed, loop, trainer
 
-  recipe = config_file.load()
+  # First of all: making a recipe already computes something on a device.
   distributed.initialize(
     coordinator_address=flags.FLAGS.coordinator_address,
     num_processes=flags.FLAGS.num_processes,
     process_id=flags.FLAGS.process_id,
     automatic=flags.FLAGS.distributed,
   )
+  recipe = config_file.load()
   try:
-    result = trainer.train(recipe, flags.FLAGS.workdir, stop=flags.FLAGS.steps)
+    return trainer.train(recipe, flags.FLAGS.workdir, stop=flags.FLAGS.steps)
   except loop.NonFiniteError as error:
     raise cli.UserError(
       f"{error}; earlier checkpoints are in {flags.FLAGS.workdir}"
     ) from error
-  _report(result)
-  return EXIT_RESUMABLE if result.interrupted else 0
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+  """Keeps standard output for the result: collectives of the CPU print too."""
+  sys.stdout.flush()
+  kept = os.dup(1)
+  try:
+    os.dup2(2, 1)
+    yield
+  finally:
+    sys.stdout.flush()
+    os.dup2(kept, 1)
+    os.close(kept)
 
 
 def _report(result) -> None:

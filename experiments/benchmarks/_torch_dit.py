@@ -7,6 +7,7 @@ the fused AdamW. Weights are those of our model, so both compute one function.
 from __future__ import annotations
 
 from collections.abc import Mapping
+import itertools
 import math
 from typing import Any
 
@@ -34,9 +35,9 @@ class Block(nn.Module):
   def forward(self, x, condition, cosine, sine):
     """Runs the block on `[B, T, D]`."""
     batch, length, width = x.shape
-    shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (
-      self.modulation(condition)[:, None].chunk(6, dim=-1)
-    )
+    shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(
+      condition
+    )[:, None].chunk(6, dim=-1)
     y = _norm(x) * (1 + scale_1) + shift_1
     qkv = self.qkv(y).view(batch, length, 3, self.heads, width // self.heads)
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -73,9 +74,7 @@ class DiT(nn.Module):
     angle = torch.arange(length)[:, None] * frequency
     self.register_buffer("cosine", angle.cos())
     self.register_buffer("sine", angle.sin())
-    self.register_buffer(
-      "frequency", 100.0 * 1e-4 ** (torch.arange(128) / 127)
-    )
+    self.register_buffer("frequency", 10.0 * 1e-3 ** (torch.arange(128) / 127))
 
   def forward(self, tokens, revealed, t):
     """`[B, L]` tokens and bool, `[B]` times to `[B, L, V]` logits."""
@@ -192,7 +191,7 @@ def sample(
   tokens = torch.zeros(shape, dtype=torch.long)
   revealed = torch.zeros(shape, dtype=torch.bool)
   calls = 0
-  for step, (t, s) in enumerate(zip(times[:-1], times[1:], strict=True)):
+  for step, (t, s) in enumerate(itertools.pairwise(times)):
     alpha, next_alpha = 1 - (1 - eps) * t, 1 - (1 - eps) * s
     probability = (next_alpha - alpha) / (1 - alpha)
     commit = torch.rand(shape) < probability

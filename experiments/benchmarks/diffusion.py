@@ -8,7 +8,6 @@ anything is timed, their logits are checked to agree.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 
@@ -225,8 +224,8 @@ def _check_agreement(params, network, module, tokens):
   visible = np.where(revealed, tokens, 0)
   # With modulation at its start, 0, half of the network would go unchecked.
   perturbed = jax.tree.map(
-    lambda leaf: leaf + jnp.asarray(
-      0.1 * rng.standard_normal(leaf.shape), leaf.dtype
+    lambda leaf: (
+      leaf + jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype)
     ),
     params,
   )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+
+from icml26_jax.layers import parameter
+
 
 def matmul(
   x: jax.Array, kernel: jax.Array, *, output_first: bool = False
@@ -61,15 +63,11 @@ class Linear(nn.Module):
       if self.zero_init
       else nn.initializers.lecun_normal(in_axis=in_axis, out_axis=1 - in_axis)
     )
-    kernel = self.param(
-      "kernel", nn.with_logical_partitioning(init, axes), shape
-    )
+    kernel = parameter.parameter(self, "kernel", shape, axes, init)
     y = matmul(x, kernel, output_first=self.output_first)
     if self.use_bias:
-      bias = self.param(
-        "bias",
-        nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:]),
-        (self.features,),
+      bias = parameter.parameter(
+        self, "bias", (self.features,), self.axes[1:], nn.initializers.zeros
       )
       y = y + bias.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
     return y

@@ -10,7 +10,7 @@ from icml26_jax.layers import linear
 
 # Radians per nat of the fastest and of the slowest wave: levels run from about
 # 1e-3 to 7 nats.
-_FASTEST = 100.0
+_FASTEST = 10.0
 _SLOWEST = 0.01
 
 

@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from icml26_jax.layers import parameter
+
 EPSILON = 1e-6
 
 
@@ -40,10 +42,8 @@ class RMSNorm(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Normalises `[..., D]`."""
-    scale = self.param(
-      "scale",
-      nn.with_logical_partitioning(nn.initializers.ones, (self.axis,)),
-      x.shape[-1:],
+    scale = parameter.parameter(
+      self, "scale", x.shape[-1:], (self.axis,), nn.initializers.ones
     )
     scale = scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
     return rms_normalise(x) * scale

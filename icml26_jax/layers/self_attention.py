@@ -8,7 +8,14 @@ from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 import numpy as np
 
-from icml26_jax.layers import attention, linear, remat, rms_norm, rotary
+from icml26_jax.layers import (
+  attention,
+  linear,
+  parameter,
+  remat,
+  rms_norm,
+  rotary,
+)
 from pallas_kernels import attention as attention_kernel
 
 
@@ -51,21 +58,19 @@ class SelfAttention(nn.Module):
     heads, head_dim = self.num_heads, width // self.num_heads
     # Heads first among the outputs: cutting them over devices then leaves the
     # fused product in one piece.
-    fused = self.param(
+    fused = parameter.parameter(
+      self,
       "qkv",
-      nn.with_logical_partitioning(
-        nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2, 3)),
-        ("embed", "heads", None, "head_dim"),
-      ),
       (width, heads, 3, head_dim),
+      ("embed", "heads", None, "head_dim"),
+      nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2, 3)),
     )
-    out = self.param(
+    out = parameter.parameter(
+      self,
       "out",
-      nn.with_logical_partitioning(
-        nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2),
-        ("heads", "head_dim", "embed"),
-      ),
       (heads, head_dim, width),
+      ("heads", "head_dim", "embed"),
+      nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2),
     )
     qkv = linear.matmul(x, fused.reshape(width, -1))
     qkv = qkv.reshape(batch, length, heads, 3, head_dim)
@@ -77,7 +82,9 @@ class SelfAttention(nn.Module):
     # Constants of the program: computed there, they would be computed again
     # for every head and row that they are multiplied with.
     angle = np.arange(length)[None, None, :, None] * turn
-    cosine, sine = (jnp.asarray(f(angle), jnp.float32) for f in (np.cos, np.sin))
+    cosine, sine = (
+      jnp.asarray(f(angle), jnp.float32) for f in (np.cos, np.sin)
+    )
 
     def position(z, name):
       if self.qk_norm:
@@ -92,7 +99,9 @@ class SelfAttention(nn.Module):
       checkpoint_name(value, remat.QKV),
     )
     if self.use_kernel and mask is None and not self.is_causal:
-      rows, cut_heads = nn.logical_to_mesh_axes(("batch", "heads"))
+      rows, cut_heads = (
+        nn.logical_to_mesh_axes(("batch", "heads")) or (None,) * 2
+      )
       context = attention_kernel.attention(*inputs, rows=rows, heads=cut_heads)
     else:
       context = attention.attention(

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from icml26_jax.layers import rms_norm
+from icml26_jax.layers import parameter, rms_norm
 from icml26_jax.models import transformer
 
 Config = transformer.Config
@@ -28,22 +28,22 @@ class CausalTransformer(nn.Module):
   ) -> jax.Array:
     """Predicts next tokens; see `apply`."""
     c = self.config
-    table = self.param(
+    table = parameter.parameter(
+      self,
       "embedding",
-      nn.with_logical_partitioning(
-        nn.initializers.normal(1.0), ("vocab", "embed")
-      ),
       (c.vocab_size, c.d_model),
+      ("vocab", "embed"),
+      nn.initializers.normal(1.0),
     )
     x = jnp.take(table, tokens, axis=0).astype(c.dtype)
     x = transformer.make_stack(c, is_causal=True, name="layers")(x, None, mask)
     x = rms_norm.RMSNorm(name="norm")(x)
-    output = self.param(
+    output = parameter.parameter(
+      self,
       "output",
-      nn.with_logical_partitioning(
-        transformer.OUTPUT_INIT, ("embed", "vocab")
-      ),
       (c.d_model, c.vocab_size),
+      ("embed", "vocab"),
+      transformer.OUTPUT_INIT,
     )
     return transformer.logits(x, output)
 
@@ -90,7 +90,7 @@ def apply(
   """
   if not jnp.issubdtype(tokens.dtype, jnp.integer):
     raise TypeError(f"tokens must be integers, got {tokens.dtype}")
-  return CausalTransformer(config).apply({"params": params}, tokens, mask)
+  return transformer.run(CausalTransformer(config), params, tokens, mask)
 
 
 def embedding_table(params: Params) -> jax.Array:

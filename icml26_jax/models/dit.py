@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from icml26_jax import checks
 from icml26_jax.diffusion import candi, schedules
 from icml26_jax.diffusion import process as process_lib
-from icml26_jax.layers import modulation, noise_level, rms_norm
+from icml26_jax.layers import modulation, noise_level, parameter, rms_norm
 from icml26_jax.models import transformer
 
 Params = transformer.Params
@@ -82,17 +82,15 @@ class DiT(nn.Module):
     """Predicts tokens; see `apply`."""
     c = self.config
     dtype = jnp.dtype(c.dtype)
-    table = self.param(
+    table = parameter.parameter(
+      self,
       "embedding",
-      nn.with_logical_partitioning(
-        nn.initializers.normal(1.0), ("vocab", "embed")
-      ),
       (c.vocab_size, c.d_model),
+      ("vocab", "embed"),
+      nn.initializers.normal(1.0),
     )
-    special = self.param(
-      "special",
-      nn.with_logical_partitioning(nn.initializers.normal(1.0), ("embed",)),
-      (c.d_model,),
+    special = parameter.parameter(
+      self, "special", (c.d_model,), ("embed",), nn.initializers.normal(1.0)
     )
     x = embed(table, special, latent, mix=c.input_mix)
     # Unit vectors to unit variance, the scale of what the blocks add.
@@ -115,12 +113,12 @@ class DiT(nn.Module):
         condition
       )
       x = modulation.modulate(rms_norm.rms_normalise(x), shift, scale)
-    output = self.param(
+    output = parameter.parameter(
+      self,
       "output",
-      nn.with_logical_partitioning(
-        transformer.OUTPUT_INIT, ("embed", "vocab")
-      ),
       (c.d_model, c.vocab_size),
+      ("embed", "vocab"),
+      transformer.OUTPUT_INIT,
     )
     return transformer.logits(x, output)
 
@@ -148,24 +146,29 @@ def embed(
     `[B, L, D]` float32.
 
   Raises:
-    ValueError: if the latent has a noise level but no noise.
+    ValueError: if the latent has a noise level but no noise, or noise without a
+      level.
   """
-  if latent.values is not None:
+  sigma, embedded = latent.sigma, latent.embedded
+  has_noise = latent.values is not None or embedded is not None
+  if has_noise != (sigma is not None):
+    raise ValueError(
+      "a latent must have sigma and either values or embedded, or none of them"
+    )
+  if latent.values is not None and sigma is not None:
     return candi.embed_input(
       candi.InputParams(table, special),
       latent.values,
       latent.revealed,
-      latent.sigma,
+      sigma,
       mix=mix,
     )
   revealed = latent.revealed[..., None]
   unit_special = _unit(special)[None, None]
-  if latent.embedded is not None:
-    scale = (1.0 - mix) / jnp.sqrt(1.0 + jnp.square(latent.sigma))
-    noisy = mix * unit_special + scale[:, None, None] * latent.embedded
-    return jnp.where(revealed, latent.embedded, noisy)
-  if latent.sigma is not None:
-    raise ValueError("a latent with sigma must have values or embedded")
+  if embedded is not None and sigma is not None:
+    scale = (1.0 - mix) / jnp.sqrt(1.0 + jnp.square(sigma))
+    noisy = mix * unit_special + scale[:, None, None] * embedded
+    return jnp.where(revealed, embedded, noisy)
   return jnp.where(
     revealed, jnp.take(_unit(table), latent.tokens, axis=0), unit_special
   )
@@ -222,7 +225,7 @@ def apply(
     raise ValueError(
       f"t must have shape {latent.tokens.shape[:1]}, got {t.shape}"
     )
-  return DiT(config).apply({"params": params}, latent, t, mask)
+  return transformer.run(DiT(config), params, latent, t, mask)
 
 
 def embedding_table(params: Params) -> jax.Array:

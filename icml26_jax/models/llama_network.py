@@ -91,7 +91,7 @@ def layers(
     layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
   # A token outside the vocabulary becomes NaN, not the nearest token.
   x = (
-    params["embedding"]
+    jnp.asarray(params["embedding"])
     .at[jnp.where(mask, tokens, 0)]
     .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
   ).astype(dtype)

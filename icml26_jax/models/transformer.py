@@ -133,6 +133,12 @@ def logical_axes(module: nn.Module, *example: Any) -> Params:
   )
 
 
+def run(module: nn.Module, params: Params, *inputs: Any) -> jax.Array:
+  """What a module with these parameters returns."""
+  result: jax.Array = module.apply({"params": params}, *inputs)  # type: ignore[assignment]
+  return result
+
+
 def num_params(make: Callable[[jax.Array], Params]) -> int:
   """Number of parameters that `make(key)` would create."""
   shapes = jax.eval_shape(make, jax.random.key(0))
@@ -150,7 +156,5 @@ def logits(x: jax.Array, kernel: jax.Array) -> jax.Array:
     `[B, T, V]` float32.
   """
   rows = x.reshape(-1, x.shape[-1])
-  y = jnp.dot(
-    rows, kernel.astype(x.dtype), preferred_element_type=jnp.float32
-  )
+  y = jnp.dot(rows, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
   return y.reshape(*x.shape[:-1], kernel.shape[-1])

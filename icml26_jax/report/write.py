@@ -80,6 +80,7 @@ def check_folder(folder: str | os.PathLike, paper: str) -> None:
   """
   folder = pathlib.Path(folder)
   if not folder.exists() and not folder.is_symlink():
+    _check_parent(folder)
     return
   if folder.is_symlink() or not folder.is_dir():
     raise ValueError(f"{folder} is in the way: it is not a folder of reports")
@@ -155,6 +156,15 @@ def write(
       raise
   finally:
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_parent(folder: pathlib.Path) -> None:
+  """Raises ValueError unless the folder can be created."""
+  parent = next(p for p in folder.absolute().parents if p.exists())
+  if not parent.is_dir():
+    raise ValueError(f"{folder} cannot be created: {parent} is not a folder")
+  if not os.access(parent, os.W_OK | os.X_OK):
+    raise ValueError(f"{folder} cannot be created: {parent} is not writable")
 
 
 def _write(path: pathlib.Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
 
 import jax
@@ -57,7 +58,11 @@ def initialize(
       f"process_id must be in [0, {num_processes}), got {process_id}"
     )
   try:
-    jax.distributed.initialize(**given)
+    jax.distributed.initialize(
+      coordinator_address=coordinator_address,
+      num_processes=num_processes,
+      process_id=process_id,
+    )
   except (RuntimeError, ValueError) as error:
     raise ValueError(f"cannot join the other processes: {error}") from error
 
@@ -81,7 +86,7 @@ def check_agreement(name: str, fingerprint: str) -> None:
     )
 
 
-def on_first_process(name: str, action) -> None:
+def on_first_process(name: str, action: Callable[[], object]) -> None:
   """Runs something on process 0 and lets the others wait for it.
 
   Args:

@@ -126,7 +126,8 @@ def run(
   """
   meter = _Meter(plan, dict(window or {}), bar, clock)
   step = int(state.step)
-  saved, scalars = None, {}
+  saved: int | None = None
+  scalars: dict[str, float] = {}
   interrupted = False
   while step < plan.stop:
     if hooks.should_stop(step):

@@ -112,11 +112,11 @@ def param_shardings(
   """
   is_axes = lambda node: isinstance(node, tuple)  # noqa: E731
   if shapes is not None:
-    wanted = jax.tree.structure(axes_tree, is_leaf=is_axes)
-    if jax.tree.structure(shapes) != wanted:
+    wanted: Any = jax.tree.structure(axes_tree, is_leaf=is_axes)
+    found: Any = jax.tree.structure(shapes)
+    if found != wanted:
       raise ValueError(
-        f"parameters {jax.tree.structure(shapes)} and logical axes {wanted}"
-        " must be one tree"
+        f"parameters {found} and logical axes {wanted} must be one tree"
       )
 
   def one(path, axes, leaf=None):

@@ -107,7 +107,7 @@ def abstract(
   params = sharding_lib.param_shardings(
     mesh, logical_axes, rules, shapes.params
   )
-  whole = sharding_lib.replicated(mesh)
+  whole: Any = sharding_lib.replicated(mesh)
   shardings = TrainState(
     step=whole,
     params=params,

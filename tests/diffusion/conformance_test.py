@@ -108,7 +108,7 @@ def compiled(name):
     TRACES[name] += 1
     return everything(*arguments, name=name)
 
-  return jax.jit(run)
+  return jax.jit(run, compiler_options=UNOPTIMISED)
 
 
 def assert_same(got, expected):

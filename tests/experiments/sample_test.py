@@ -55,7 +55,8 @@ def test_program_prints_one_object_and_writes_files(
     assert drawn["text"].startswith("the ")
     assert drawn["text"][7:11] == " fox"
     assert len(drawn["tokens"]) == 12
-    assert drawn["nfe"] == 4
+    # A row that is complete before the last step needs no further call.
+    assert 1 <= drawn["nfe"] <= 4
   assert json.loads((out / "sample.json").read_text()) == record
   assert (out / "samples.txt").read_text().count("--- ") == 3
 

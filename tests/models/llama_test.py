@@ -212,7 +212,7 @@ def test_token_outside_the_vocabulary_is_refused_or_nan(slow_llama, small):
     assert np.isfinite(logits[1]).all()
 
 
-def test_parameters_are_counted_and_named(slow_llama):
+def test_published_size_is_counted():
   smollm2 = llama.Config(
     vocab_size=49152,
     d_model=576,
@@ -223,20 +223,20 @@ def test_parameters_are_counted_and_named(slow_llama):
     d_ff=1536,
   )
   assert llama.num_params(smollm2) == 134_515_008
-  config = slow_llama.config(qkv_bias=True, tie_embeddings=False)
+
+
+def test_initial_parameters_have_names_and_scale(slow_llama):
+  config = slow_llama.config(
+    d_model=64, vocab_size=1000, qkv_bias=True, tie_embeddings=False
+  )
   params = jax.jit(llama.init, static_argnums=1)(jax.random.key(0), config)
   assert llama.num_params(config) == sum(
     x.size for x in jax.tree.leaves(params)
   )
+  llama.check_params(params, config)
   is_axes = lambda node: isinstance(node, tuple)  # noqa: E731
   ranks = jax.tree.map(len, llama.logical_axes(config), is_leaf=is_axes)
   assert ranks == jax.tree.map(jnp.ndim, params)
-  llama.check_params(params, config)
-
-
-def test_initial_logits_have_the_scale_of_their_inputs(slow_llama):
-  config = slow_llama.config(d_model=64, vocab_size=1000, d_ff=64)
-  params = jax.jit(llama.init, static_argnums=1)(jax.random.key(0), config)
   logits = apply(params, jnp.arange(20)[None], config=config)
   # Normalised vectors of length sqrt(64) times rows of variance 1 / 64.
   assert 0.9 < np.std(logits) < 1.2

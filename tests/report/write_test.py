@@ -141,6 +141,18 @@ def test_foreign_file_beside_our_report_is_not_lost(tmp_path, report, run):
   assert (tmp_path / "candi" / "notes.txt").read_text() == "mine"
 
 
+def test_parent_that_is_a_file_is_an_error(tmp_path):
+  (tmp_path / "out").write_text("mine")
+  with pytest.raises(ValueError, match="out is not a folder"):
+    write.check_folder(tmp_path / "out" / "deeper" / "candi", "candi")
+
+
+def test_parent_that_is_not_writable_is_an_error(tmp_path, monkeypatch):
+  monkeypatch.setattr(os, "access", lambda path, mode: False)
+  with pytest.raises(ValueError, match="is not writable"):
+    write.check_folder(tmp_path / "runs" / "candi", "candi")
+
+
 def test_file_in_the_way_is_an_error(tmp_path, report, run):
   (tmp_path / "candi").write_text("mine")
   with pytest.raises(ValueError, match="in the way"):
