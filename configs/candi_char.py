@@ -1,6 +1,9 @@
 """CANDI on the text of Python's language reference, 27 characters.
 
-python -m experiments.train --config=configs/candi_char.py --workdir=runs/x
+  python -m experiments.train --config=configs/candi_char.py --workdir=runs/x
+
+0.33M parameters, 2,000 steps of 64 rows of 64 characters, for two cores. Time
+and final loss have not been measured yet.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def cases(seed: int) -> list[_timing.Case]:
   tokens = np.random.default_rng(seed).integers(
     VOCABULARY, size=(ROWS, LENGTH), dtype=np.int32
   )
-  _check_agreement(params, network, module, tokens)
+  check_agreement(params, network, tokens)
 
   optimizer = optimizer_lib.OptimizerConfig(weight_decay=0.01)
   torch_optimizer = torch.optim.AdamW(
@@ -214,27 +214,33 @@ def _sampler(params, network, times, seed, calls):
   return run
 
 
-def _check_agreement(params, network, module, tokens):
-  """Raises unless both sides compute the same logits."""
+def check_agreement(params, network: dit.Config, tokens: np.ndarray) -> None:
+  """Raises AssertionError unless both sides compute the same logits.
+
+  Args:
+    params: our parameters; they are perturbed first, since modulation starts
+      at 0 and would leave half of the network unchecked.
+    network: their configuration.
+    tokens: `[B, LENGTH]` int tokens.
+  """
   import torch
+
+  from experiments.benchmarks import _torch_dit
 
   rng = np.random.default_rng(0)
   revealed = rng.random(tokens.shape) < 0.5
   t = rng.uniform(0.1, 1.0, size=len(tokens)).astype(np.float32)
   visible = np.where(revealed, tokens, 0)
-  # With modulation at its start, 0, half of the network would go unchecked.
-  perturbed = jax.tree.map(
+  params = jax.tree.map(
     lambda leaf: (
       leaf + jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype)
     ),
     params,
   )
-  from experiments.benchmarks import _torch_dit
-
   latent = process_lib.Latent(jnp.asarray(visible), jnp.asarray(revealed))
-  ours = dit.apply(perturbed, latent, jnp.asarray(t), config=network)
+  ours = dit.apply(params, latent, jnp.asarray(t), config=network)
   with torch.no_grad():
-    theirs = _torch_dit.load(perturbed, network, LENGTH)(
+    theirs = _torch_dit.load(params, network, tokens.shape[1])(
       torch.tensor(visible).long(), torch.tensor(revealed), torch.tensor(t)
     ).numpy()
   error = np.max(np.abs(np.asarray(ours) - theirs)) / np.max(np.abs(theirs))

@@ -13,7 +13,7 @@ import numpy as np
 from icml26_jax import checks
 from icml26_jax.diffusion import categorical
 from icml26_jax.diffusion import process as process_lib
-from icml26_jax.models import kv_cache
+from icml26_jax.models import kv_cache, prompts
 
 
 class Generation(NamedTuple):
@@ -74,14 +74,15 @@ def generate(
       the cache, a token is outside the vocabulary, or `key` is missing at a
       temperature above 0.
   """
+  mask = prompts.check(tokens, mask, model.vocab_size)
   checks.check_range("num_tokens", num_tokens, low=1)
   checks.check_range("temperature", temperature, low=0.0)
   ends = np.asarray(end_tokens, np.int32).reshape(-1)
   checks.check_tokens("end_tokens", ends, model.vocab_size)
-  needed = tokens.shape[-1] + num_tokens - 1
+  needed = tokens.shape[1] + num_tokens - 1
   if needed > model.num_slots:
     raise ValueError(
-      f"prompts of {tokens.shape[-1]} tokens and num_tokens {num_tokens} need"
+      f"prompts of {tokens.shape[1]} tokens and num_tokens {num_tokens} need"
       f" {needed} slots; the cache has {model.num_slots}"
     )
   keys = None
@@ -89,7 +90,7 @@ def generate(
     if key is None:
       raise ValueError("key is needed at a temperature above 0")
     keys = process_lib.row_keys(key, tokens.shape[0])
-  logits, cache = _read(params, tokens, _mask(tokens, mask), model=model)
+  logits, cache = _read(params, tokens, mask, model=model)
   return _decode(
     params,
     logits,
@@ -101,46 +102,6 @@ def generate(
     num_tokens=num_tokens,
     pad_token=pad_token,
   )
-
-
-def pad_prompts(
-  prompts: Sequence[Sequence[int] | np.ndarray],
-  *,
-  side: str = "left",
-  pad_token: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Puts prompts of different length into one array.
-
-  Args:
-    prompts: B vectors of tokens.
-    side: where the padding goes, `left` or `right`.
-    pad_token: what it consists of.
-
-  Returns:
-    Tokens `[B, T]` int32 and mask `[B, T]` bool, T the longest length.
-
-  Raises:
-    ValueError: if there is no prompt, one is empty, or the side is unknown.
-  """
-  if side not in ("left", "right"):
-    raise ValueError(f"side must be left or right, got {side!r}")
-  if not len(prompts):
-    raise ValueError("prompts must hold at least one prompt")
-  rows = [np.asarray(prompt) for prompt in prompts]
-  for i, row in enumerate(rows):
-    if row.ndim != 1 or not row.size:
-      raise ValueError(
-        f"prompt {i} must be a vector of at least one token, got shape"
-        f" {row.shape}"
-      )
-    checks.check_tokens(f"prompt {i}", row, np.iinfo(np.int32).max)
-  length = max(row.size for row in rows)
-  tokens = np.full((len(rows), length), pad_token, np.int32)
-  mask = np.zeros((len(rows), length), bool)
-  for i, row in enumerate(rows):
-    where = slice(row.size) if side == "right" else slice(-row.size, None)
-    tokens[i, where], mask[i, where] = row, True
-  return tokens, mask
 
 
 def most_probable(logits: jax.Array) -> jax.Array:
@@ -162,26 +123,9 @@ def most_probable(logits: jax.Array) -> jax.Array:
   return jnp.where(first == size, -1, first)
 
 
-def _mask(tokens, mask):
-  return jnp.ones(jnp.shape(tokens), jnp.bool_) if mask is None else mask
-
-
 @functools.partial(jax.jit, static_argnames="model")
-def _read_jit(params, tokens, mask, *, model):
-  return model.prefill(params, tokens, mask)
-
-
 def _read(params, tokens, mask, *, model):
-  """Reads prompts, looking at them first."""
-  tokens, mask = jnp.asarray(tokens), jnp.asarray(mask)
-  # Shapes and types are checked by the model; values only here, outside jit.
-  checks.check_tokens("tokens", tokens, model.vocab_size, mask)
-  if checks.is_concrete(mask) and not np.all(np.any(np.asarray(mask), axis=-1)):
-    empty = int(np.flatnonzero(~np.any(np.asarray(mask), axis=-1))[0])
-    raise ValueError(
-      f"row {empty} of tokens is an empty prompt: its mask has no True"
-    )
-  return _read_jit(params, tokens, mask, model=model)
+  return model.prefill(params, tokens, mask)
 
 
 @functools.partial(

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from icml26_jax import checks
 from icml26_jax.layers import rotary
-from icml26_jax.models import kv_cache, llama_config, llama_network
+from icml26_jax.models import kv_cache, llama_config, llama_network, prompts
 
 Config = llama_config.Config
 Params = dict[str, Any]
@@ -196,7 +195,7 @@ def forward(
     TypeError: see `apply`.
     ValueError: see `apply`; also if a tap is unknown.
   """
-  mask = _check_prompt(tokens, mask, config)
+  mask = _check_prompts(tokens, mask, config)
   x, _, tapped = llama_network.layers(params, tokens, mask, None, config, taps)
   return Output(llama_network.head(params, x, config), **tapped)
 
@@ -229,7 +228,7 @@ def prefill(
     ValueError: see `forward`; also if the prompt is longer than the cache or
       the cache longer than `max_length`.
   """
-  mask = _check_prompt(tokens, mask, config)
+  mask = _check_prompts(tokens, mask, config)
   batch_size, length = tokens.shape
   if length > num_slots:
     raise ValueError(
@@ -275,7 +274,7 @@ def extend(
     ValueError: see `forward`; also if the tokens do not fit into the cache.
       Under `jit` see `kv_cache.append`.
   """
-  mask = _check_tokens(tokens, mask, config)
+  mask = prompts.check(tokens, mask, config.vocab_size, allow_empty=True)
   kv_cache.check_room(cache, tokens.shape[1])
   x, new, tapped = llama_network.layers(
     params, tokens, mask, cache, config, taps, return_new=True
@@ -336,41 +335,13 @@ def cached_model(config: Config, *, num_slots: int) -> kv_cache.CachedModel:
   return kv_cache.CachedModel(read, read_more, config.vocab_size, num_slots)
 
 
-def _check_tokens(tokens, mask, config):
-  """The mask, after tokens and mask were looked at."""
-  if tokens.ndim != 2 or not tokens.shape[0] or not tokens.shape[1]:
-    raise ValueError(
-      "tokens must have shape [B, T] with at least one row and one token, got"
-      f" {tokens.shape}"
-    )
-  if mask is None:
-    mask = jnp.ones(tokens.shape, jnp.bool_)
-  if mask.dtype != jnp.bool_:
-    raise TypeError(f"mask must be bool, got {mask.dtype}")
-  if mask.shape != tokens.shape:
-    raise ValueError(
-      f"mask {mask.shape} and tokens {tokens.shape} must have one shape"
-    )
-  # Under jit this checks the type only.
-  checks.check_tokens("tokens", tokens, config.vocab_size, mask)
-  return mask
-
-
-def _check_prompt(tokens, mask, config):
-  mask = _check_tokens(tokens, mask, config)
+def _check_prompts(tokens, mask, config):
+  mask = prompts.check(tokens, mask, config.vocab_size)
   if tokens.shape[1] > config.max_length:
     raise ValueError(
       f"{tokens.shape[1]} tokens are more than the max_length"
       f" {config.max_length} of the model"
     )
-  if checks.is_concrete(mask):
-    # NumPy, because under jit even an operation on a known array is traced.
-    has_token = np.any(np.asarray(mask), axis=1)
-    if not has_token.all():
-      raise ValueError(
-        f"row {int(np.argmin(has_token))} of tokens is an empty prompt: its"
-        " mask has no True"
-      )
   return mask
 
 

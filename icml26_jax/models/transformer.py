@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -117,9 +118,13 @@ def make_stack(config: Config, *, is_causal: bool, name: str) -> stack.Stack:
 
 def init(module: nn.Module, key: jax.Array, *example: Any) -> Params:
   """Parameters of a module as nested dictionaries of float32 arrays."""
-  # Compiled as one program: run step by step, it would take many times longer.
-  make = jax.jit(lambda key: nn.meta.unbox(module.init(key, *example)))
-  return make(key)["params"]
+  return _init(module, key, *example)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init(module, key, *example):
+  """One program, as running it step by step takes many times longer."""
+  return nn.meta.unbox(module.init(key, *example))["params"]
 
 
 def logical_axes(module: nn.Module, *example: Any) -> Params:

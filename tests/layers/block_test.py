@@ -177,8 +177,10 @@ def test_layers_start_different():
   assert np.abs(qkv[0] - qkv[1]).max() > 0.1
 
 
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("policy", ["none", "dots", "full", "qkv+mlp_hidden"])
+@pytest.mark.parametrize(
+  ("scan", "policy"),
+  [(False, "none"), (True, "dots"), (False, "full"), (True, "qkv+mlp_hidden")],
+)
 def test_neither_scan_nor_remat_changes_values_or_gradients(scan, policy):
   params, expected = _stack(scan=True)
   same, got = _stack(scan=scan, remat=policy)

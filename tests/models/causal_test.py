@@ -17,7 +17,7 @@ def _params(config, seed=0):
   rng = np.random.default_rng(seed)
   shapes = jax.eval_shape(lambda: causal.init(jax.random.key(0), config))
   return jax.tree.map(
-    lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) / 2, jnp.float32),
+    lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) / 3, jnp.float32),
     shapes,
   )
 
