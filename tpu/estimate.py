@@ -3,7 +3,7 @@
 XLA writes `estimated_cycles` beside nearly every TPU operation, inside loop
 bodies too. The estimate walks the schedule once with three resources: the
 core, which runs operations one after another; the links, which carry one
-collective at a time; and the copy engine between HBM and VMEM. A synchronous
+asynchronous collective at a time; and the copy engine between HBM and VMEM. A synchronous
 collective stops the core. An asynchronous one runs from its start to its done
 beside the core, which waits at the done for what is left. Loop bodies run
 twice, and the second run stands for all later ones.
@@ -49,8 +49,9 @@ ASSUMPTIONS = (
   "compute: the compiler's estimated_cycles of each operation, one after "
   "another, at {clock:.2f} GHz",
   "collectives: ring bounds at {link:.0f} GB/s a link and direction, "
-  "{hop:.1f} us a hop, one at a time; asynchronous ones overlap the "
-  "operations scheduled between their start and done",
+  "{hop:.1f} us a hop; asynchronous ones overlap the operations scheduled "
+  "between their start and done, one after another; a synchronous one shares "
+  "the links with what is in flight",
   "copies HBM-VMEM: {hbm:.0f} GB/s, beside the core until their done, without "
   "slowing what runs meanwhile",
   "gather, scatter and copies without an estimate: bytes moved (at least a "
@@ -292,7 +293,6 @@ class _Timeline:
       group = interconnect.replica_groups(attributes, len(self.torus.coords))[0]
       seconds = interconnect.seconds(self.torus, kind, num_bytes, group)
       size = len(group)
-    self.link_free = max(self.now, self.link_free) + seconds
     details = dict(
       opcode=kind,
       bytes=num_bytes,
@@ -300,15 +300,25 @@ class _Timeline:
       is_async=phase == "start",
     )
     if phase == "start":
+      self.link_free = max(self.now, self.link_free) + seconds
       cost = self._add(
         instruction, "collective", seconds, 0.0, weight, **details
       )
       self.ready[channel] = (self.link_free, cost)
     else:
-      exposed = self.link_free - self.now
+      exposed = self._share_links(seconds)
       self._add(instruction, "collective", seconds, exposed, weight, **details)
-      self.now = self.link_free
+      self.now += exposed
     return True
+
+  def _share_links(self, seconds):
+    """How long a collective takes beside those in flight, which it delays."""
+    in_flight = max(0.0, self.link_free - self.now)
+    for name, (time, cost) in self.ready.items():
+      if cost.kind == "collective" and time > self.now:
+        self.ready[name] = (time + min(seconds, time - self.now), cost)
+    self.link_free = max(self.now, self.link_free) + seconds
+    return seconds + min(seconds, in_flight)
 
   def _core_seconds(self, computation, instruction):
     """Kind and seconds of an operation the core runs."""

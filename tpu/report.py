@@ -11,7 +11,7 @@ import jax
 import rich.console
 import rich.table
 
-from icml26_jax.models import causal
+from icml26_jax.training import recipe as recipe_lib
 from tpu import compile as compile_lib
 from tpu import estimate as estimate_lib
 from tpu import flops as flops_lib
@@ -100,6 +100,11 @@ def make(
     "collectives": _collectives(result),
     "parameter_gathers": parameter_gathers(program, module, result),
     "costliest": _costliest(result),
+    "kernels": {
+      name: cost.busy / cost.count
+      for name, cost in result.costs.items()
+      if cost.kind == "kernel"
+    },
     "assumptions": [
       *estimate_lib.assumptions(torus),
       *_flops_assumptions(program),
@@ -302,7 +307,7 @@ def _tokens(program):
 def _model_flops(program):
   recipe = program.task.recipe
   length = recipe.data.length
-  is_causal = isinstance(recipe.model, causal.Config)
+  is_causal = recipe.process == recipe_lib.AUTOREGRESSIVE
   forward = flops_lib.forward_flops(
     matmul_params=compile_lib.matmul_params(program.task, program.params),
     num_layers=recipe.model.num_layers,

@@ -102,7 +102,7 @@ def cases(seed: int) -> list[_timing.Case]:
   times = sampling.time_grid(STEPS)
 
   def torch_train():
-    _torch_dit.train_step(
+    return _torch_dit.train_step(
       module,
       torch_optimizer,
       torch_tokens,

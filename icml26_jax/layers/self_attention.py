@@ -27,9 +27,9 @@ class SelfAttention(nn.Module):
     qk_norm: whether queries and keys are normalised, with learnt scales, before
       they are turned by their positions.
     is_causal: whether a position sees itself and earlier ones only.
-    use_kernel: whether to use `pallas_kernels.attention` where there is
-      neither mask nor order. Within a mesh in context it is cut along the axes
-      of the logical names "batch" and "heads".
+    use_kernel: whether to use `pallas_kernels.attention` where there is no
+      mask; not with `qk_norm` or `is_causal`. Within a mesh in context it is
+      cut along the axes of the logical names "batch" and "heads".
     rope_base: base of the rotary frequencies.
 
   References:
@@ -73,18 +73,30 @@ class SelfAttention(nn.Module):
       nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2),
     )
     qkv = linear.matmul(x, fused.reshape(width, -1))
+    turn = rotary.frequencies(head_dim, base=self.rope_base)
+    # Constants of the program: computed there, they would be computed again
+    # for every head and row that they are multiplied with.
+    angle = np.arange(length)[:, None] * turn
+    tables = [f(angle).astype(np.float32) for f in (np.cos, np.sin)]
+    if self.use_kernel and mask is None:
+      rows, cut_heads = nn.logical_to_mesh_axes(("batch", "heads"))
+      context = attention_kernel.attention(
+        checkpoint_name(qkv, remat.QKV),
+        *map(jnp.asarray, tables),
+        num_heads=heads,
+        rows=rows,
+        heads=cut_heads,
+      )
+      context = checkpoint_name(context, remat.CONTEXT)
+      y = linear.matmul(context, out.reshape(width, width))
+      return checkpoint_name(y, remat.ATTENTION_OUT)
+
     qkv = qkv.reshape(batch, length, heads, 3, head_dim)
     # Splitting, unlike indexing, has a gradient that only concatenates.
     query, key, value = (
       jnp.swapaxes(z[:, :, :, 0], 1, 2) for z in jnp.split(qkv, 3, axis=3)
     )
-    turn = rotary.frequencies(head_dim, base=self.rope_base)
-    # Constants of the program: computed there, they would be computed again
-    # for every head and row that they are multiplied with.
-    angle = np.arange(length)[None, None, :, None] * turn
-    cosine, sine = (
-      jnp.asarray(f(angle), jnp.float32) for f in (np.cos, np.sin)
-    )
+    cosine, sine = (jnp.asarray(table[None, None]) for table in tables)
 
     def position(z, name):
       if self.qk_norm:
@@ -93,20 +105,13 @@ class SelfAttention(nn.Module):
       z = rotary.rotate(z, cosine, sine, pairing="half")
       return z if self.qk_norm else checkpoint_name(z, remat.QKV)
 
-    inputs = (
+    context = attention.attention(
       position(query, "query_norm"),
       position(key, "key_norm"),
       checkpoint_name(value, remat.QKV),
+      mask=mask,
+      is_causal=self.is_causal,
     )
-    if self.use_kernel and mask is None and not self.is_causal:
-      rows, cut_heads = (
-        nn.logical_to_mesh_axes(("batch", "heads")) or (None,) * 2
-      )
-      context = attention_kernel.attention(*inputs, rows=rows, heads=cut_heads)
-    else:
-      context = attention.attention(
-        *inputs, mask=mask, is_causal=self.is_causal
-      )
     context = checkpoint_name(context, remat.CONTEXT)
     context = jnp.swapaxes(context, 1, 2).reshape(batch, length, width)
     y = linear.matmul(context, out.reshape(width, width))

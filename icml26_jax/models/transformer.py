@@ -41,7 +41,8 @@ class Config:
     remat: what the backward pass keeps; see `layers.remat.policy_fn`.
     attention: "plain", or "kernel" for `pallas_kernels.attention`, which on a
       TPU never writes the scores to memory and elsewhere computes them again
-      in the backward pass; only for attention without masks.
+      in the backward pass; not with `qk_norm`, and not if causal. Where a mask
+      is given, the plain way is taken.
     scan_layers: whether to compile one block and loop over it, or every block.
       Parameters are the same. Loops compile faster; on a CPU they run slower.
   """
@@ -82,6 +83,8 @@ class Config:
         f"attention must be one of {', '.join(ATTENTIONS)}, got"
         f" {self.attention!r}"
       )
+    if self.attention == "kernel" and self.qk_norm:
+      raise ValueError("attention 'kernel' cannot have qk_norm; use 'plain'")
     remat_lib.check(self.remat)
 
   @property

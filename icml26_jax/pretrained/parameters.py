@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icml26_jax.models import llama
+from icml26_jax.models import llama, llama_config
 
 DTYPES = ("float32", "bfloat16")
 
@@ -48,15 +48,14 @@ def assemble(
   )
   unused = set(present) - set(ignored)
 
-  def take(name, shape):
+  def take(name, shape, stored):
     if name not in present:
       raise ValueError(f"tensor {name} is missing")
     unused.discard(name)
     value = read(name)
-    if value.size != math.prod(shape):
+    if value.shape != stored:
       raise ValueError(
-        f"tensor {name} has shape {value.shape}, expected {tuple(shape)} or"
-        " its axes merged"
+        f"tensor {name} has shape {value.shape}, expected {stored}"
       )
     return value.reshape(shape).astype(dtype)
 
@@ -64,9 +63,11 @@ def assemble(
     key = tuple(entry.key for entry in path)
     name = names[key]
     if key[0] != "layers":
-      return jnp.asarray(take(name, leaf.shape))
+      return jnp.asarray(take(name, leaf.shape, leaf.shape))
+    shape = leaf.shape[1:]
+    stored = _stored(key[-1], shape)
     layers = (
-      take(name.format(layer=i), leaf.shape[1:])
+      take(name.format(layer=i), shape, stored)
       for i in range(config.num_layers)
     )
     return jnp.asarray(np.stack(list(layers)))
@@ -84,3 +85,11 @@ def check_dtype(dtype: str) -> None:
   """Raises ValueError unless `dtype` is one of `DTYPES`."""
   if dtype not in DTYPES:
     raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
+def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """Shape in a file, where heads and their components are one axis."""
+  if "norm" in name or name.endswith("_bias"):
+    return (math.prod(shape),)
+  cut = len(shape) - llama_config.num_inputs(name)
+  return math.prod(shape[:cut]), math.prod(shape[cut:])

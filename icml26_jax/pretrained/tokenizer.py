@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 from typing import Any
@@ -40,6 +41,8 @@ class Tokenizer(data_tokenizers.BytePair):
   Attributes:
     model: turns text into tokens.
     marked: the same, but knows control tokens.
+    missing_bytes: bytes of UTF-8 that no token holds. Byte pairs leave them
+      out without a word; here they are refused.
     control_tokens: identifier of every control token by its text.
     bos_token: identifier of the token that begins a text, or None.
     eos_token: identifier of the token that ends a text, or None.
@@ -47,13 +50,39 @@ class Tokenizer(data_tokenizers.BytePair):
   """
 
   marked: tokenizers.Tokenizer
+  missing_bytes: bytes
   control_tokens: Mapping[str, int]
   bos_token: int | None
   eos_token: int | None
   chat_template: str | None
 
+  def encode(self, text: str) -> np.ndarray:
+    """Tokens `[N]` int32 of a text.
+
+    Raises:
+      ValueError: naming the first character that the vocabulary lacks.
+    """
+    self._check_text(text)
+    return super().encode(text)
+
+  def encode_documents(self, documents: Iterable[str]) -> np.ndarray:
+    """Tokens `[N]` int32 of several texts, one after the other.
+
+    Raises:
+      ValueError: naming the first character that the vocabulary lacks.
+    """
+    documents = list(documents)
+    for text in documents:
+      self._check_text(text)
+    return super().encode_documents(documents)
+
   def encode_marked(self, text: str) -> np.ndarray:
-    """Tokens `[N]` int32 of a text in which control tokens are written out."""
+    """Tokens `[N]` int32 of a text in which control tokens are written out.
+
+    Raises:
+      ValueError: naming the first character that the vocabulary lacks.
+    """
+    self._check_text(text)
     encoding = self.marked.encode(text, add_special_tokens=False)
     return np.asarray(encoding.ids, np.int32)
 
@@ -105,6 +134,16 @@ class Tokenizer(data_tokenizers.BytePair):
     return self.encode_marked(
       self.render(messages, add_generation_prompt=add_generation_prompt)
     )
+
+  def _check_text(self, text):
+    if not self.missing_bytes or not _has_any(text, self.missing_bytes):
+      return
+    for i, character in enumerate(text):
+      if _has_any(character, self.missing_bytes):
+        raise ValueError(
+          f"the vocabulary lacks U+{ord(character):04X}, character {i} of the"
+          " text"
+        )
 
   def _check_message(self, i, message):
     for part in ("role", "content"):
@@ -214,16 +253,38 @@ def from_folder(folder: str | os.PathLike) -> Tokenizer:
 
 
 def _make(build, control, bos, eos, template: Any) -> Tokenizer:
-  plain = build()
+  plain, marked = build(), build()
   plain.encode_special_tokens = True
   return Tokenizer(
     model=plain,
-    marked=build(),
+    marked=marked,
+    missing_bytes=_missing_bytes(marked),
     control_tokens=control,
     bos_token=bos,
     eos_token=eos,
     chat_template=template,
   )
+
+
+def _has_any(text: str, some: bytes) -> bool:
+  data = text.encode("utf-8")
+  return len(data.translate(None, some)) != len(data)
+
+
+def _missing_bytes(model: tokenizers.Tokenizer) -> bytes:
+  """Bytes without a token, of a vocabulary of byte pairs; else none."""
+  said = json.loads(model.to_str())
+  if "ByteLevel" not in json.dumps(said["pre_tokenizer"]):
+    return b""
+  if said["model"].get("unk_token") is not None:
+    return b""
+  vocabulary = model.get_vocab(with_added_tokens=False)
+  # Printable bytes stand for themselves; the others follow from 256 on.
+  own = {*range(33, 127), *range(161, 173), *range(174, 256)}
+  other = [byte for byte in range(256) if byte not in own]
+  letters = {byte: chr(byte) for byte in own}
+  letters |= {byte: chr(256 + i) for i, byte in enumerate(other)}
+  return bytes(byte for byte in range(256) if letters[byte] not in vocabulary)
 
 
 def _added(text: str, *, special: bool) -> tokenizers.AddedToken:

@@ -1,11 +1,16 @@
 """Attention on a TPU: scores live in VMEM only, a block of queries at a time.
 
-A block of queries sees all keys at once, so its softmax needs no running
+Queries, keys and values are read where the fused projection wrote them, turned
+by their positions inside the kernel, and the context is written where the next
+projection reads it: no array is transposed, and no turned one is stored. A
+block of queries sees all keys at once, so its softmax needs no running
 maximum. The backward pass computes the scores again; it needs neither the
 output nor the softmax's normaliser.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 from jax.experimental import pallas as pl
@@ -13,10 +18,11 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 # A block's float32 scores are at most 4 MiB, which with the other arrays of the
-# backward pass fits the 16 MiB of VMEM that a kernel gets.
+# backward pass fits the VMEM asked for; a v5p core has 64 MiB.
 _MAX_SCORES = 2**20
+_VMEM_BYTES = 32 * 2**20
+_MAX_LENGTH = 4096
 _LANES = 128
-_MAX_LENGTH = _MAX_SCORES // _LANES
 
 _ROW_BY_ROW = (((1,), (1,)), ((), ()))  # a b^T
 _PLAIN = (((1,), (0,)), ((), ()))  # a b
@@ -25,11 +31,7 @@ _COLUMN_BY_COLUMN = (((0,), (0,)), ((), ()))  # a^T b
 
 def supports(length: int, head_dim: int) -> bool:
   """True if the kernels take sequences of this length and heads this wide."""
-  return (
-    length % _LANES == 0
-    and length <= _MAX_LENGTH
-    and head_dim in (64, _LANES, 2 * _LANES)
-  )
+  return length % _LANES == 0 and length <= _MAX_LENGTH and head_dim == _LANES
 
 
 def block_size(length: int) -> int:
@@ -47,80 +49,88 @@ def block_size(length: int) -> int:
 
 
 def forward(
-  query: jax.Array, key: jax.Array, value: jax.Array, *, interpret: bool = False
+  qkv: jax.Array,
+  cosine: jax.Array,
+  sine: jax.Array,
+  *,
+  num_heads: int,
+  interpret: bool = False,
 ) -> jax.Array:
   """Attention; see `reference.attention`.
 
   Args:
-    query: `[B, H, T, K]` float32 or bfloat16, T and K as `supports` says.
-    key: `[B, H, T, K]`.
-    value: `[B, H, T, K]`.
+    qkv: `[B, T, H 3 K]` float32 or bfloat16, T and K as `supports` says.
+    cosine: `[T, K / 2]` float32.
+    sine: `[T, K / 2]` float32.
+    num_heads: H.
     interpret: True runs the kernel on the CPU, slowly.
 
   Returns:
-    `[B, H, T, K]`.
+    `[B, T, H K]`.
   """
-  grid, block, whole = _layout(query)
+  grid, fused, table, block = _layout(qkv, num_heads)
+  batch, length, width = qkv.shape
   return pl.pallas_call(
-    _forward_kernel,
+    functools.partial(_forward_kernel, size=block.block_shape[1]),
     grid=grid,
-    in_specs=[block, whole, whole],
+    in_specs=[fused, table, table],
     out_specs=block,
-    out_shape=jax.ShapeDtypeStruct(query.shape, query.dtype),
+    out_shape=jax.ShapeDtypeStruct((batch, length, width // 3), qkv.dtype),
     compiler_params=_params(),
-    cost_estimate=_cost(query, products=2, arrays=4),
+    cost_estimate=_cost(qkv, num_heads, products=2, arrays=4),
     interpret=interpret,
     name="attention_forward",
-  )(query, key, value)
+  )(qkv, *_tables(cosine, sine))
 
 
 def backward(
-  query: jax.Array,
-  key: jax.Array,
-  value: jax.Array,
+  qkv: jax.Array,
+  cosine: jax.Array,
+  sine: jax.Array,
   gradient: jax.Array,
   *,
+  num_heads: int,
   interpret: bool = False,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Gradients of the arguments, from that of the result.
+) -> jax.Array:
+  """Gradient of `qkv`, from that of the result.
 
   Args:
-    query: as in `forward`.
-    key: as in `forward`.
-    value: as in `forward`.
-    gradient: `[B, H, T, K]`, of the result.
+    qkv: as in `forward`.
+    cosine: as in `forward`.
+    sine: as in `forward`.
+    gradient: `[B, T, H K]`, of the result.
+    num_heads: H.
     interpret: True runs the kernel on the CPU, slowly.
 
   Returns:
-    Gradients of query, key and value.
+    `[B, T, H 3 K]`.
   """
-  grid, block, whole = _layout(query)
-  like = jax.ShapeDtypeStruct(query.shape, query.dtype)
-  sums = pltpu.VMEM(query.shape[2:], jnp.float32)
-  gradients = pl.pallas_call(
-    _backward_kernel,
+  grid, fused, table, block = _layout(qkv, num_heads)
+  sums = pltpu.VMEM((qkv.shape[1], block.block_shape[2]), jnp.float32)
+  return pl.pallas_call(
+    functools.partial(_backward_kernel, size=block.block_shape[1]),
     grid=grid,
-    in_specs=[block, whole, whole, block],
-    out_specs=[block, whole, whole],
-    out_shape=[like] * 3,
+    in_specs=[fused, table, table, block],
+    out_specs=fused,
+    out_shape=jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
     scratch_shapes=[sums, sums],
     compiler_params=_params(),
-    cost_estimate=_cost(query, products=5, arrays=7),
+    cost_estimate=_cost(qkv, num_heads, products=5, arrays=7),
     interpret=interpret,
     name="attention_backward",
-  )(query, key, value, gradient)
-  return tuple(gradients)
+  )(qkv, *_tables(cosine, sine), gradient)
 
 
-def _forward_kernel(query, key, value, out):
-  weights, total = _weights(query[0, 0], key[0, 0])
-  values = value[0, 0]
+def _forward_kernel(qkv, cosine, sine, out, *, size):
+  rows = pl.ds(pl.program_id(2) * size, size)
+  queries, keys, values = _inputs(qkv, cosine, sine, rows)
+  weights, total = _weights(queries, keys)
   context = _dot(weights.astype(values.dtype), values, _PLAIN)
-  out[0, 0] = (context / total).astype(out.dtype)
+  out[0] = (context / total).astype(out.dtype)
 
 
 def _backward_kernel(
-  query, key, value, gradient, d_query, d_key, d_value, key_sum, value_sum
+  qkv, cosine, sine, gradient, d_qkv, key_sum, value_sum, *, size
 ):
   step = pl.program_id(2)
 
@@ -129,22 +139,48 @@ def _backward_kernel(
     key_sum[...] = jnp.zeros_like(key_sum)
     value_sum[...] = jnp.zeros_like(value_sum)
 
-  queries, keys, grads = query[0, 0], key[0, 0], gradient[0, 0]
+  rows = pl.ds(step * size, size)
+  queries, keys, values = _inputs(qkv, cosine, sine, rows)
+  grads = gradient[0]
   weights, total = _weights(queries, keys)
   weights = weights / total
-  d_weights = _dot(grads, value[0, 0], _ROW_BY_ROW)
+  d_weights = _dot(grads, values, _ROW_BY_ROW)
   # The softmax's gradient; its mean is that of the output times the output.
   mean = jnp.sum(weights * d_weights, axis=1, keepdims=True)
   d_scores = (weights * (d_weights - mean)).astype(keys.dtype)
   scale = _scale(queries)
-  d_query[0, 0] = (_dot(d_scores, keys, _PLAIN) * scale).astype(d_query.dtype)
+  width = keys.shape[1]
+
+  d_query = _dot(d_scores, keys, _PLAIN) * scale
+  # The transpose of a turn is the turn back.
+  d_query = _turn(d_query, cosine[rows], -sine[rows])
+  d_qkv[0, rows, :width] = d_query.astype(d_qkv.dtype)
   key_sum[...] += _dot(d_scores, queries, _COLUMN_BY_COLUMN)
   value_sum[...] += _dot(weights.astype(keys.dtype), grads, _COLUMN_BY_COLUMN)
 
   @pl.when(step == pl.num_programs(2) - 1)
   def _():
-    d_key[0, 0] = (key_sum[...] * scale).astype(d_key.dtype)
-    d_value[0, 0] = value_sum[...].astype(d_value.dtype)
+    d_key = _turn(key_sum[...] * scale, cosine[...], -sine[...])
+    d_qkv[0, :, width : 2 * width] = d_key.astype(d_qkv.dtype)
+    d_qkv[0, :, 2 * width :] = value_sum[...].astype(d_qkv.dtype)
+
+
+def _inputs(qkv, cosine, sine, rows):
+  """A block of turned queries, and all turned keys and values, of one head."""
+  width = qkv.shape[2] // 3
+  queries = _turn(qkv[0, rows, :width], cosine[rows], sine[rows])
+  keys = _turn(qkv[0, :, width : 2 * width], cosine[...], sine[...])
+  return (
+    queries.astype(qkv.dtype),
+    keys.astype(qkv.dtype),
+    qkv[0, :, 2 * width :],
+  )
+
+
+def _turn(x, cosine, sine):
+  """Turns the pairs (j, j + K / 2), in float32."""
+  x = x.astype(jnp.float32)
+  return x * cosine + pltpu.roll(x, x.shape[1] // 2, 1) * sine
 
 
 def _weights(queries, keys):
@@ -171,27 +207,37 @@ def _dot(a, b, dimensions):
   )
 
 
-def _layout(query):
-  """Grid, and specifications of a block of queries and of all keys."""
-  batch, heads, length, width = query.shape
+def _tables(cosine, sine):
+  """Factors of a component and of its partner, `[T, K]` each."""
+  return (
+    jnp.concatenate([cosine, cosine], axis=1),
+    jnp.concatenate([-sine, sine], axis=1),
+  )
+
+
+def _layout(qkv, num_heads):
+  """Grid, and specifications of a head, a table and a block of its context."""
+  batch, length, width = qkv.shape
+  head_dim = width // (3 * num_heads)
   size = block_size(length)
-  block = pl.BlockSpec((1, 1, size, width), lambda b, h, i: (b, h, i, 0))
-  whole = pl.BlockSpec((1, 1, length, width), lambda b, h, i: (b, h, 0, 0))
-  return (batch, heads, length // size), block, whole
+  fused = pl.BlockSpec((1, length, 3 * head_dim), lambda b, h, i: (b, 0, h))
+  table = pl.BlockSpec((length, head_dim), lambda b, h, i: (0, 0))
+  block = pl.BlockSpec((1, size, head_dim), lambda b, h, i: (b, i, h))
+  return (batch, num_heads, length // size), fused, table, block
 
 
 def _params():
   # Blocks of one head follow one another: gradients of keys are summed.
   return pltpu.CompilerParams(
-    dimension_semantics=("parallel", "parallel", "arbitrary")
+    dimension_semantics=("parallel", "parallel", "arbitrary"),
+    vmem_limit_bytes=_VMEM_BYTES,
   )
 
 
-def _cost(query, *, products, arrays):
-  batch, heads, length, width = query.shape
-  scores = batch * heads * length**2
+def _cost(qkv, num_heads, *, products, arrays):
+  batch, length, width = qkv.shape
   return pl.CostEstimate(
-    flops=2 * products * scores * width,
-    transcendentals=scores,
-    bytes_accessed=arrays * query.size * query.dtype.itemsize,
+    flops=2 * products * batch * length**2 * width // 3,
+    transcendentals=batch * num_heads * length**2,
+    bytes_accessed=arrays * (qkv.size // 3) * qkv.dtype.itemsize,
   )

@@ -146,7 +146,7 @@ def test_suites_are_found_by_file():
 def test_a_missing_peer_names_its_extra(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   with pytest.raises(
-    cli.UserError, match=r"PyTorch.*pip install -e '.\[peers\]'"
+    cli.UserError, match=r"with torch, which.*pip install -e '.\[peers\]'"
   ):
     bench.load("diffusion")
 

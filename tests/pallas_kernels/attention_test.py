@@ -16,20 +16,45 @@ from tpu import estimate, flops, hlo, topology
 attention = package.attention
 
 
-def arrays(shape, dtype=jnp.float32, *, seed=0, count=3):
+def inputs_of(shape, dtype=jnp.float32, *, seed=0):
+  """Fused queries, keys and values of `[B, T, H, K]`, and tables."""
+  batch, length, heads, width = shape
   rng = np.random.default_rng(seed)
-  return [jnp.asarray(rng.normal(size=shape), dtype) for _ in range(count)]
+  qkv = rng.normal(size=(batch, length, heads * 3 * width))
+  angle = np.arange(length)[:, None] / 100.0 ** (
+    2 * np.arange(width // 2) / width
+  )
+  tables = (jnp.asarray(f(angle), jnp.float32) for f in (np.cos, np.sin))
+  return jnp.asarray(qkv, dtype), *tables
 
 
-def numpy_attention(query, key, value):
-  query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
-  scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
-  weights = np.exp(scores - scores.max(-1, keepdims=True))
-  return weights / weights.sum(-1, keepdims=True) @ value
+def cotangent_of(shape, *, seed=1):
+  batch, length, heads, width = shape
+  rng = np.random.default_rng(seed)
+  return jnp.asarray(rng.normal(size=(batch, length, heads * width)), "float32")
 
 
-def interpreted(*inputs):
-  return attention(*inputs, implementation="pallas", interpret=True)
+def numpy_attention(qkv, cosine, sine, num_heads):
+  """Pair by pair and head by head, in float64."""
+  qkv, cosine, sine = (np.asarray(x, np.float64) for x in (qkv, cosine, sine))
+  batch, length, width = qkv.shape
+  size = width // (3 * num_heads)
+  out = np.zeros((batch, length, num_heads * size))
+  for b in range(batch):
+    for h in range(num_heads):
+      start = 3 * size * h
+      query, key, value = (
+        qkv[b, :, start + i * size : start + (i + 1) * size] for i in range(3)
+      )
+      turned = []
+      for x in (query, key):
+        z = (x[:, : size // 2] + 1j * x[:, size // 2 :]) * (cosine + 1j * sine)
+        turned.append(np.concatenate([z.real, z.imag], axis=1))
+      scores = turned[0] @ turned[1].T / np.sqrt(size)
+      weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+      weights /= weights.sum(axis=1, keepdims=True)
+      out[b, :, h * size : (h + 1) * size] = weights @ value
+  return out
 
 
 # Sums over T weights that add up to 1, of values of order 1.
@@ -37,107 +62,141 @@ TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 3 * 2.0**-8}
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("shape", [(2, 3, 128, 64), (1, 2, 384, 128)])
+@pytest.mark.parametrize("shape", [(2, 128, 2, 128), (1, 384, 1, 128)])
 def test_kernel_equals_float64(shape, dtype):
-  inputs = arrays(shape, dtype)
-  got = interpreted(*inputs)
+  inputs = inputs_of(shape, dtype)
+  got = attention(
+    *inputs, num_heads=shape[2], implementation="pallas", interpret=True
+  )
   assert got.dtype == dtype
   np.testing.assert_allclose(
-    np.asarray(got, np.float64), numpy_attention(*inputs), atol=TOLERANCE[dtype]
+    np.asarray(got, np.float64),
+    numpy_attention(*inputs, shape[2]),
+    atol=TOLERANCE[dtype],
   )
 
 
 @pytest.mark.parametrize("implementation", ["auto", "xla", "reference"])
 def test_plain_paths_equal_float64(implementation):
-  inputs = arrays((2, 2, 48, 16))
-  got = attention(*inputs, implementation=implementation)
-  np.testing.assert_allclose(got, numpy_attention(*inputs), atol=1e-5)
+  inputs = inputs_of((2, 24, 3, 16))
+  got = attention(*inputs, num_heads=3, implementation=implementation)
+  np.testing.assert_allclose(got, numpy_attention(*inputs, 3), atol=1e-5)
 
 
-def gradients(implementation, inputs, cotangent, **options):
-  def loss(*inputs):
-    out = attention(*inputs, implementation=implementation, **options)
+def gradient(implementation, inputs, cotangent, num_heads, **options):
+  qkv, *tables = inputs
+
+  def loss(qkv):
+    out = attention(
+      qkv,
+      *tables,
+      num_heads=num_heads,
+      implementation=implementation,
+      **options,
+    )
     return jnp.sum(out.astype(jnp.float32) * cotangent)
 
-  return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs)
+  return jax.jit(jax.grad(loss))(qkv)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("length", [128, 256])
-def test_gradients_equal_those_of_the_formula(length, dtype):
-  *inputs, cotangent = arrays((1, 2, length, 64), count=4)
-  exact = gradients("reference", inputs, cotangent)
-  rounded = [x.astype(dtype) for x in inputs]
-  got = gradients("pallas", rounded, cotangent, interpret=True)
-  for a, b in zip(got, exact, strict=True):
-    assert a.dtype == dtype
-    # Products of rounded weights and values of order 1, summed over T.
-    np.testing.assert_allclose(
-      np.asarray(a, np.float32), b, atol=4 * TOLERANCE[dtype]
-    )
+def test_gradient_equals_that_of_the_formula(length, dtype):
+  shape = (1, length, 2, 128)
+  qkv, *tables = inputs_of(shape)
+  cotangent = cotangent_of(shape)
+  exact = gradient("reference", (qkv, *tables), cotangent, 2)
+  rounded = (qkv.astype(dtype), *tables)
+  got = gradient("pallas", rounded, cotangent, 2, interpret=True)
+  assert got.dtype == dtype
+  # Products of rounded weights and values of order 1, summed over T.
+  np.testing.assert_allclose(
+    np.asarray(got, np.float32), exact, atol=4 * TOLERANCE[dtype]
+  )
 
 
-def test_recomputing_gradients_equal_those_of_the_formula():
-  *inputs, cotangent = arrays((2, 2, 40, 16), count=4)
-  for a, b in zip(
-    gradients("auto", inputs, cotangent),
-    gradients("reference", inputs, cotangent),
-    strict=True,
-  ):
-    np.testing.assert_allclose(a, b, atol=1e-5)
+def test_recomputing_gradient_equals_that_of_the_formula():
+  shape = (2, 24, 3, 16)
+  inputs, cotangent = inputs_of(shape), cotangent_of(shape)
+  np.testing.assert_allclose(
+    gradient("auto", inputs, cotangent, 3),
+    gradient("reference", inputs, cotangent, 3),
+    atol=1e-5,
+  )
 
 
 def test_blocks_of_queries_add_up(monkeypatch):
-  *inputs, cotangent = arrays((1, 1, 512, 64), count=4)
-  whole = interpreted(*inputs)
-  exact = gradients("pallas", inputs, cotangent, interpret=True)
+  shape = (1, 512, 1, 128)
+  inputs, cotangent = inputs_of(shape), cotangent_of(shape)
+  options = dict(num_heads=1, implementation="pallas", interpret=True)
+  whole = attention(*inputs, **options)
+  exact = gradient("pallas", inputs, cotangent, 1, interpret=True)
   monkeypatch.setattr(kernel, "_MAX_SCORES", 128 * 512)
   assert kernel.block_size(512) == 128
   jax.clear_caches()
-  np.testing.assert_allclose(interpreted(*inputs), whole, atol=1e-6)
-  got = gradients("pallas", inputs, cotangent, interpret=True)
-  for a, b in zip(got, exact, strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5)
+  np.testing.assert_allclose(attention(*inputs, **options), whole, atol=1e-6)
+  got = gradient("pallas", inputs, cotangent, 1, interpret=True)
+  np.testing.assert_allclose(got, exact, atol=1e-5)
 
 
+@pytest.mark.slow  # the simulator of a TPU runs two kernels
 def test_simulated_tpu_agrees_and_finds_no_race():
-  inputs = arrays((1, 2, 256, 64))
-  got = kernel.forward(
-    *inputs, interpret=pltpu.InterpretParams(detect_races=True)
-  )
-  np.testing.assert_allclose(got, numpy_attention(*inputs), atol=1e-5)
+  shape = (1, 128, 2, 128)
+  inputs, cotangent = inputs_of(shape), cotangent_of(shape)
+  simulated = pltpu.InterpretParams(detect_races=True)
+  got = kernel.forward(*inputs, num_heads=2, interpret=simulated)
+  np.testing.assert_allclose(got, numpy_attention(*inputs, 2), atol=1e-5)
   backward = kernel.backward(
-    *inputs, inputs[0], interpret=pltpu.InterpretParams(detect_races=True)
+    *inputs, cotangent, num_heads=2, interpret=simulated
   )
-  exact = kernel.backward(*inputs, inputs[0], interpret=True)
-  for a, b in zip(backward, exact, strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5)
+  np.testing.assert_allclose(
+    backward, gradient("reference", inputs, cotangent, 2), atol=1e-5
+  )
 
 
-def test_equal_keys_give_the_mean_of_the_values():
-  query, key, value = arrays((1, 1, 128, 64))
-  key = jnp.broadcast_to(key[:, :, :1], key.shape)
-  got = interpreted(query, key, value)
-  expected = np.asarray(value).mean(axis=2, keepdims=True)
+def test_without_keys_to_prefer_the_values_are_averaged():
+  qkv, cosine, sine = inputs_of((1, 128, 1, 128))
+  qkv = qkv.at[:, :, 128:256].set(0.0)
+  got = attention(
+    qkv, cosine, sine, num_heads=1, implementation="pallas", interpret=True
+  )
+  expected = np.asarray(qkv)[:, :, 256:].mean(axis=1, keepdims=True)
   np.testing.assert_allclose(
     got, np.broadcast_to(expected, got.shape), atol=1e-6
   )
 
 
+def test_only_differences_of_positions_matter():
+  qkv, cosine, sine = inputs_of((1, 128, 1, 128))
+  phase = np.arctan2(np.asarray(sine), np.asarray(cosine)) + 0.7
+  shifted = (jnp.asarray(f(phase), jnp.float32) for f in (np.cos, np.sin))
+  options = dict(num_heads=1, implementation="pallas", interpret=True)
+  np.testing.assert_allclose(
+    attention(qkv, *shifted, **options),
+    attention(qkv, cosine, sine, **options),
+    atol=1e-5,
+  )
+
+
 def test_huge_scores_pick_one_value():
-  query, key, value = arrays((1, 1, 128, 64))
-  query = 1e4 * query
-  got = interpreted(query, key, value)
-  chosen = np.argmax(np.asarray(query @ key.swapaxes(-1, -2)), axis=-1)
-  expected = np.take_along_axis(np.asarray(value), chosen[..., None], axis=2)
-  np.testing.assert_allclose(got, expected, atol=1e-5)
-  derivative = gradients("pallas", [query, key, value], value, interpret=True)
-  assert all(np.isfinite(d).all() for d in derivative)
+  shape = (1, 128, 1, 128)
+  qkv, *tables = inputs_of(shape)
+  qkv = qkv.at[:, :, :128].multiply(1e6)
+  options = dict(num_heads=1, implementation="pallas", interpret=True)
+  got = np.asarray(attention(qkv, *tables, **options))[0]
+  values = np.asarray(qkv)[0, :, 256:]
+  distance = np.abs(got[:, None] - values[None]).max(axis=2)
+  # Scores lie 1e5 apart, rounded to about 1: each row is one of the values.
+  np.testing.assert_allclose(distance.min(axis=1), 0.0, atol=1e-6)
+  derivative = gradient(
+    "pallas", (qkv, *tables), cotangent_of(shape), 1, interpret=True
+  )
+  assert np.isfinite(derivative).all()
 
 
 @pytest.mark.parametrize(
   ("length", "expected"),
-  [(128, 128), (1024, 1024), (1152, 384), (2048, 512), (8192, 128)],
+  [(128, 128), (1024, 1024), (1152, 384), (2048, 512), (4096, 256)],
 )
 def test_block_divides_the_length_and_fits(length, expected):
   size = kernel.block_size(length)
@@ -146,41 +205,43 @@ def test_block_divides_the_length_and_fits(length, expected):
   assert size * length <= 2**20
 
 
-def test_lengths_the_kernel_does_not_take():
+def test_shapes_the_kernel_does_not_take():
   assert kernel.supports(1024, 128)
   assert not kernel.supports(100, 128)
-  assert not kernel.supports(16384, 128)
-  assert not kernel.supports(1024, 96)
+  assert not kernel.supports(8192, 128)
+  assert not kernel.supports(1024, 64)
 
 
 def test_wrong_arguments_are_named():
-  query, key, value = arrays((1, 2, 128, 64))
-  with pytest.raises(ValueError, match="one shape"):
-    attention(query, key[:, :1], value)
-  with pytest.raises(ValueError, match="one shape"):
-    attention(query[0], key[0], value[0])
+  qkv, cosine, sine = inputs_of((1, 128, 2, 64))
+  with pytest.raises(ValueError, match="H = 3 and K even"):
+    attention(qkv, cosine, sine, num_heads=3)
+  with pytest.raises(ValueError, match="H = 2 and K even"):
+    attention(qkv[0], cosine, sine, num_heads=2)
+  with pytest.raises(ValueError, match=r"must have shape \(128, 32\)"):
+    attention(qkv, cosine[:64], sine[:64], num_heads=2)
   with pytest.raises(ValueError, match="implementation must be one of"):
-    attention(query, key, value, implementation="cuda")
-  with pytest.raises(TypeError, match="float32 or all bfloat16"):
-    attention(query, key.astype(jnp.bfloat16), value)
+    attention(qkv, cosine, sine, num_heads=2, implementation="cuda")
   with pytest.raises(TypeError, match="float16"):
-    attention(*(x.astype(jnp.float16) for x in (query, key, value)))
-  with pytest.raises(ValueError, match="T = 100"):
-    attention(
-      *(x[:, :, :100] for x in (query, key, value)), implementation="pallas"
-    )
+    attention(qkv.astype(jnp.float16), cosine, sine, num_heads=2)
+  with pytest.raises(TypeError, match="cosine and sine must be float32"):
+    attention(qkv, cosine.astype(jnp.bfloat16), sine, num_heads=2)
+  with pytest.raises(ValueError, match="K = 64"):
+    attention(qkv, cosine, sine, num_heads=2, implementation="pallas")
   with pytest.raises(ValueError, match="need a mesh"):
-    attention(query, key, value, rows="data")
+    attention(qkv, cosine, sine, num_heads=2, rows="data")
 
 
 def test_cut_over_a_mesh_gives_the_same():
-  inputs = arrays((4, 4, 64, 16))
+  inputs = inputs_of((4, 32, 4, 16))
   mesh = jax.make_mesh(
     (2, 4), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2
   )
-  expected = attention(*inputs)
+  expected = attention(*inputs, num_heads=4)
   with jax.set_mesh(mesh):
-    got = jax.jit(lambda *x: attention(*x, rows="data", heads="model"))(*inputs)
+    got = jax.jit(
+      lambda *x: attention(*x, num_heads=4, rows="data", heads="model")
+    )(*inputs)
   assert not got.sharding.is_fully_replicated
   np.testing.assert_allclose(got, expected, atol=1e-6)
 
@@ -192,18 +253,19 @@ def test_compiles_for_every_chip_and_stays_cut(name):
   topology.prepare_environment()
   devices, torus = topology.describe(name)
   mesh = jax.sharding.Mesh(np.array(devices).reshape(2, 2), ("data", "model"))
-  cut = jax.NamedSharding(mesh, jax.P("data", "model"))
-  shape = (4, 4, 1024, 128)
-  inputs = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=cut)] * 3
+  cut = jax.NamedSharding(mesh, jax.P("data", None, "model"))
+  whole = jax.NamedSharding(mesh, jax.P())
+  table = jax.ShapeDtypeStruct((1024, 64), jnp.float32, sharding=whole)
+  qkv = jax.ShapeDtypeStruct((4, 1024, 4 * 384), jnp.bfloat16, sharding=cut)
 
   def loss(*inputs):
-    out = attention(*inputs, rows="data", heads="model")
+    out = attention(*inputs, num_heads=4, rows="data", heads="model")
     return jnp.sum(jnp.square(out.astype(jnp.float32)))
 
   with jax.set_mesh(mesh):
-    lowered = jax.jit(
-      jax.grad(loss, argnums=(0, 1, 2)), out_shardings=cut
-    ).lower(*inputs)
+    lowered = jax.jit(jax.grad(loss), out_shardings=cut).lower(
+      qkv, table, table
+    )
   module = hlo.parse(lowered.compile().as_text())
   costs = estimate.estimate(module, torus).costs
   kernels = [cost for cost in costs.values() if cost.kind == "kernel"]
@@ -216,10 +278,14 @@ def test_compiles_for_every_chip_and_stays_cut(name):
 
 
 def test_flops_of_the_kernel_are_its_products():
-  inputs = arrays((2, 3, 256, 64))
+  inputs = inputs_of((2, 256, 3, 128))
   traced = jax.make_jaxpr(
-    lambda *x: attention(*x, implementation="pallas", interpret=True)
+    lambda *x: attention(
+      *x, num_heads=3, implementation="pallas", interpret=True
+    )
   )(*inputs)
-  assert flops.jaxpr_flops(traced) == 2 * 2 * 2 * 3 * 256**2 * 64
-  plain = jax.make_jaxpr(reference.attention)(*inputs)
+  assert flops.jaxpr_flops(traced) == 2 * 2 * 2 * 3 * 256**2 * 128
+  plain = jax.make_jaxpr(lambda *x: reference.attention(*x, num_heads=3))(
+    *inputs
+  )
   assert flops.jaxpr_flops(plain) == flops.jaxpr_flops(traced)

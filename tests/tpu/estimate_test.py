@@ -145,6 +145,21 @@ def test_collectives_wait_for_one_another(torus):
   assert result.seconds == pytest.approx(2 * GATHER_SECONDS + 1e-6)
 
 
+def test_synchronous_collective_shares_the_links(torus):
+  module = program(
+    "%s = (f32[8,1024]{1,0}, f32[128,128]{1,0}) all-gather-start(%x), "
+    f"channel_id=1, {ROWS}",
+    f"%g = f32[128,128]{{1,0}} all-gather(%x), channel_id=2, {ROWS}",
+    "%d = f32[128,128]{1,0} all-gather-done(%s)",
+    work("a", 1500, root=True),
+  )
+  result = estimate.estimate(module, torus)
+  # Both take twice as long as alone, at once.
+  assert result.costs["g"].exposed == pytest.approx(2 * GATHER_SECONDS)
+  assert result.costs["s"].exposed == pytest.approx(0.0, abs=1e-12)
+  assert result.seconds == pytest.approx(2 * GATHER_SECONDS + 1e-6)
+
+
 def test_copy_runs_beside_the_core(torus):
   module = program(
     "%s = (f32[8,1024]{1,0:S(1)}, f32[8,1024]{1,0}, u32[]{:S(2)}) "

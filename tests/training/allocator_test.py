@@ -50,8 +50,9 @@ def test_a_workspace_is_faulted_in_once_only():
     check=True,
     env={**os.environ, "JAX_PLATFORMS": "cpu"},
   )
-  # Every call would fault in a workspace; here at most the second one may.
-  assert int(run.stdout) < 2 * 16_384
+  # Otherwise each of the 10 calls faults in a workspace. Here a few may at most,
+  # while more and more calls overlap.
+  assert int(run.stdout) < 5 * 16_384
 
 
 def test_other_systems_are_left_alone(monkeypatch):
