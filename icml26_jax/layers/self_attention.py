@@ -79,7 +79,9 @@ class SelfAttention(nn.Module):
     angle = np.arange(length)[:, None] * turn
     tables = [f(angle).astype(np.float32) for f in (np.cos, np.sin)]
     if self.use_kernel and mask is None:
-      rows, cut_heads = nn.logical_to_mesh_axes(("batch", "heads"))
+      # None outside of a set of rules.
+      axes = nn.logical_to_mesh_axes(("batch", "heads"))
+      rows, cut_heads = axes or (None, None)
       context = attention_kernel.attention(
         checkpoint_name(qkv, remat.QKV),
         *map(jnp.asarray, tables),
