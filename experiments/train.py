@@ -64,8 +64,10 @@ def main() -> int:
 
 def _train():
   """What the flags ask for."""
-  from icml26_jax.training import distributed, loop, trainer
+  from icml26_jax.training import allocator, distributed, loop, trainer
 
+  # Before JAX starts its threads.
+  allocator.keep_freed_memory()
   # First of all: making a recipe already computes something on a device.
   distributed.initialize(
     coordinator_address=flags.FLAGS.coordinator_address,
