@@ -1,4 +1,5 @@
-import multiprocessing
+import subprocess
+import sys
 
 import pytest
 
@@ -98,29 +99,35 @@ def test_address_is_refused():
     workdir.claim("gs://bucket/run", RECIPE)
 
 
-def _hold(path, ready, release):
-  with workdir.lock(path):
-    ready.set()
-    release.wait()
+_HOLDER = """
+import pathlib
+import sys
+from icml26_jax.training import workdir
+
+with workdir.lock(pathlib.Path(sys.argv[1])):
+  print("ready", flush=True)
+  sys.stdin.read()
+"""
 
 
 def test_directory_in_use_is_refused_until_its_holder_is_gone(tmp_path):
-  context = multiprocessing.get_context("spawn")
-  ready, release = context.Event(), context.Event()
-  holder = context.Process(target=_hold, args=(tmp_path, ready, release))
-  holder.start()
-  try:
-    assert ready.wait(60)
-    with (
-      pytest.raises(ValueError, match="another process is using"),
-      workdir.lock(tmp_path),
-    ):
-      pass
-  finally:
-    holder.kill()
+  with subprocess.Popen(
+    [sys.executable, "-c", _HOLDER, str(tmp_path)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as holder:
+    try:
+      assert holder.stdout.readline() == "ready\n"
+      with (
+        pytest.raises(ValueError, match="another process is using"),
+        workdir.lock(tmp_path),
+      ):
+        pass
+    finally:
+      holder.kill()
   # The lock goes with its process, even one that is killed.
   with workdir.lock(tmp_path, wait=True):
     pass
-  holder.join(60)
   with workdir.lock(tmp_path) as waited:
     assert not waited
