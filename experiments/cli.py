@@ -51,7 +51,7 @@ def run(
 
   def guarded(argv: list[str]) -> int:
     del argv
-    if flags.FLAGS["verbosity"].using_default_value:
+    if not flags.FLAGS["verbosity"].present:
       # absl defaults to INFO, where libraries report every small thing.
       logging.set_verbosity(logging.WARNING)
     try:

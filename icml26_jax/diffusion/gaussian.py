@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-# A table with more than this many rows per column is seen through the
-# Cholesky factor of E^T E, which is then well-conditioned; below it the noise
-# over the vocabulary is no larger than a layer's activations.
+from icml26_jax.diffusion import noise_factor
+
+# A table with more than this many rows per column is seen through a factor of
+# E^T E, which is then well-conditioned; below it the noise over the vocabulary
+# is no larger than a layer's activations.
 _MAX_EXPLICIT_RATIO = 4
-# Share of the mean variance added to E^T E, so that columns of zeros do not
-# stop the factorisation. It is of the order of float32's rounding.
-_JITTER = 1e-6
 
 
 class Space(NamedTuple):
@@ -56,9 +55,9 @@ def embedding_space(embedding: jax.Array) -> Space:
   """Vectors seen through an embedding table, F = D, never forming `[B, L, V]`.
 
   The noise has the law of `eps E`, eps standard normal over the vocabulary:
-  mean 0 and covariance `E^T E`. For V > 4 D it is `n C^T`, n standard normal
-  of size D and `C C^T = E^T E` the Cholesky factorisation. (For V <= 4 D, where
-  `E^T E` may be singular, eps itself is drawn.)
+  mean 0 and covariance `E^T E`. For V > 4 D it is `n F`, n standard normal of
+  size D and F as in `noise_factor`. (For V <= 4 D, where `E^T E` may be
+  singular, eps itself is drawn.)
 
   Args:
     embedding: `[V, D]` float, the table E.
@@ -76,12 +75,14 @@ def embedding_space(embedding: jax.Array) -> Space:
     raise TypeError(f"embedding must be float, got {embedding.dtype}")
   table = jnp.asarray(embedding, jnp.float32)
   vocab_size, size = table.shape
-  gram = jnp.matmul(table.T, table, precision="highest")
   if vocab_size > _MAX_EXPLICIT_RATIO * size:
-    ridge = _JITTER * jnp.trace(gram) / size
-    factor = jnp.linalg.cholesky(gram + ridge * jnp.eye(size)).T
+    factor = noise_factor.noise_factor(table)
   else:
     factor = table
+
+  def ascend(gradient):
+    gram = jnp.matmul(table.T, table, precision="highest")
+    return jnp.matmul(gradient, gram)
 
   def noise(keys, length):
     normal = _row_normal(keys, (length, factor.shape[0]))
@@ -92,7 +93,7 @@ def embedding_space(embedding: jax.Array) -> Space:
     clean=lambda tokens: jnp.take(table, tokens, axis=0),
     noise=noise,
     from_one_hots=lambda values: jnp.matmul(values, table),
-    ascend=lambda gradient: jnp.matmul(gradient, gram),
+    ascend=ascend,
   )
 
 

@@ -10,15 +10,16 @@ import pathlib
 import re
 import shutil
 import sys
+import time
 from typing import Any
 
 from etils import epath
 import jax
 from jax.experimental import multihost_utils
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from icml26_jax.training import checksum
 from icml26_jax.training import state as state_lib
 
 FOLDER = "checkpoints"
@@ -26,6 +27,10 @@ DAMAGED_FOLDER = "damaged"
 
 # Parts of a checkpoint, so that sampling reads no more than it needs.
 _PARAMS, _EMA, _REST, _HOST = "params", "ema_params", "rest", "host"
+
+# Files of a failed save: how long to go on removing them (the next run would
+# do it), and how long they must stay away.
+_REMOVAL_SECONDS, _QUIET_SECONDS = 5.0, 0.1
 
 
 class Checkpointer:
@@ -90,7 +95,9 @@ class Checkpointer:
     parts = _parts(state)
     record = {
       "host": dict(host),
-      "checksums": {name: checksums(tree) for name, tree in parts.items()},
+      "checksums": {
+        name: checksum.of_leaves(tree) for name, tree in parts.items()
+      },
     }
     self._pending = step
     with self._saving(step):
@@ -182,10 +189,18 @@ class Checkpointer:
       ) from error
 
   def _remove_unfinished(self) -> None:
-    """Removes what failed saves left; threads may still be adding to it."""
-    if jax.process_index() == 0:
-      for path in self._folder.glob("*.orbax-checkpoint-tmp*"):
+    """Removes what failed saves left."""
+    if jax.process_index() != 0:
+      return
+    # Writing threads of a failed save may still be adding files, even make
+    # the folder anew: it is gone when it stays away for a while.
+    give_up = time.monotonic() + _REMOVAL_SECONDS
+    while left := list(self._folder.glob("*.orbax-checkpoint-tmp*")):
+      for path in left:
         shutil.rmtree(path, ignore_errors=True)
+      if time.monotonic() > give_up:
+        return
+      time.sleep(_QUIET_SECONDS)
 
   def _move_aside(self, steps: list[int]) -> None:
     """Moves damaged checkpoints to where they are not taken for whole ones."""
@@ -251,45 +266,6 @@ def restore_params(
     raise ValueError(f"there is no checkpoint in {workdir}")
   step, parts, _, _ = found
   return parts[name], step
-
-
-def checksums(tree: Any) -> list[int]:
-  """One checksum a leaf; equal trees have equal ones on any mesh.
-
-  The bits of each element, times an odd number that depends on its place,
-  summed modulo 2^32: any single changed element shows.
-
-  Args:
-    tree: arrays of at most 32-bit elements, or typed keys.
-
-  Returns:
-    Integers in [0, 2^32), in the order of the tree's leaves.
-  """
-  return [int(value) for value in _checksums(jax.tree.leaves(tree))]
-
-
-@jax.jit
-def _checksums(leaves: list[jax.Array]) -> list[jax.Array]:
-  return [_checksum(leaf) for leaf in leaves]
-
-
-def _checksum(leaf: jax.Array) -> jax.Array:
-  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    leaf = jax.random.key_data(leaf)
-  if leaf.dtype == jnp.bool_:
-    leaf = leaf.astype(jnp.uint8)
-  width = leaf.dtype.itemsize * 8
-  if width > 32:
-    raise TypeError(f"elements must have at most 32 bits, got {leaf.dtype}")
-  bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{width}"))
-  place = jnp.zeros(leaf.shape, jnp.uint32)
-  stride = 1
-  for axis in reversed(range(leaf.ndim)):
-    index = jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-    place = place + index * jnp.uint32(stride % 2**32)
-    stride *= leaf.shape[axis]
-  odd = 2 * place + 1
-  return jnp.sum(bits.astype(jnp.uint32) * odd, dtype=jnp.uint32)
 
 
 def _parts(state: state_lib.TrainState) -> dict[str, Any]:
@@ -360,7 +336,7 @@ def _read(manager, step, targets):
   record = restored[_HOST]
   parts = {name: restored[name] for name in targets}
   for name, tree in parts.items():
-    if checksums(tree) != record["checksums"][name]:
+    if checksum.of_leaves(tree) != record["checksums"][name]:
       raise ValueError(f"values of {name} differ from those saved")
   return parts, record["host"]
 

@@ -68,6 +68,12 @@ def test_verbose_shows_the_traceback_too(tmp_path):
   assert run.stderr.endswith("error: bad\n")
 
 
+def test_small_reports_of_libraries_are_shown_only_when_asked_for(tmp_path):
+  body = "import logging; logging.getLogger('library').info('a small thing')"
+  assert _program(tmp_path, body).stderr == ""
+  assert "a small thing" in _program(tmp_path, body, "--v=0").stderr
+
+
 def test_a_defect_keeps_its_traceback(tmp_path):
   run = _program(tmp_path, "1 / 0")
   assert run.returncode == 1
