@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
-import difflib
 import sys
 import traceback
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
+from icml26_jax import checks
 from icml26_jax.report import encoding
 
 EXIT_USER_ERROR = 2
@@ -107,11 +107,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
   Returns:
     The error, to be raised.
   """
-  valid = sorted(valid)
-  close = difflib.get_close_matches(name, valid, n=1)
-  hint = f" (did you mean {close[0]!r}?)" if close else ""
-  listed = ", ".join(valid) if valid else "none"
-  return UserError(f"unknown {kind} {name!r}{hint}; valid: {listed}")
+  return UserError(checks.unknown(kind, name, sorted(valid)))
 
 
 def one_line(error: BaseException) -> str:

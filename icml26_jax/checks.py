@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+import difflib
 import math
 
 import jax
@@ -100,3 +102,21 @@ def check_probabilities(name: str, value) -> None:
     raise ValueError(
       f"{name} must sum to 1 along its last axis, got {sums[wrong].flat[0]:g}"
     )
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
+  """What to say of a name that does not exist.
+
+  Args:
+    kind: what is named, for instance "paper".
+    name: the name given.
+    valid: the names that exist.
+
+  Returns:
+    A message that lists those names, and the one that was perhaps meant.
+  """
+  valid = list(valid)
+  close = difflib.get_close_matches(name, valid, n=1)
+  hint = f" (did you mean {close[0]!r}?)" if close else ""
+  listed = ", ".join(valid) if valid else "none"
+  return f"unknown {kind} {name!r}{hint}; valid: {listed}"

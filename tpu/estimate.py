@@ -14,32 +14,18 @@ below is an error that names it.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Mapping
 import copy
 import dataclasses
 import math
 
-from tpu import hlo, interconnect
+from tpu import collectives, hlo, interconnect, loops, traffic
 
-# Nothing runs: names, views and buffers.
-FREE = frozenset({
-  "parameter", "constant", "tuple", "get-tuple-element", "bitcast",
-  "partition-id", "replica-id", "after-all", "add-dependency", "opt-barrier",
-  "domain",
-})  # fmt: skip
 FREE_CALLS = frozenset({
   "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound",
   "GatherScatterIndicesBitpacked", "Sharding", "SPMDFullToShardShape",
   "SPMDShardToFullShape",
 })  # fmt: skip
-COPIES = {"copy-start": "copy-done", "slice-start": "slice-done"}
-_MOVES = frozenset({
-  "copy", "reshape", "transpose", "pad", "slice", "concatenate",
-  "dynamic-slice", "broadcast", "reverse",
-})  # fmt: skip
-# An indexed read or write of one element moves a whole tile of 8 x 128 words.
-TILE_BYTES = 8 * 128 * 4
 # Elements one vector register holds.
 VECTOR_ELEMENTS = 8 * 128
 # Vector operations of one compare-exchange of keys with their positions.
@@ -153,29 +139,6 @@ def assumptions(torus: interconnect.Torus) -> list[str]:
   ]
 
 
-def hbm_bytes(module: hlo.Module) -> int:
-  """Bytes one call moves to and from HBM, without padding to tiles.
-
-  Every operation reads its operands and writes its result where they live in
-  HBM; a fusion that only slices an operand, or updates a slice of it in
-  place, moves the slice.
-
-  Args:
-    module: the compiled program.
-
-  Returns:
-    Bytes of one device, loop bodies times their trip counts.
-  """
-  total = 0
-  for computation, instruction, count in module.visits():
-    if instruction.opcode in FREE or instruction.opcode in (
-      "while", "conditional", "call", "copy-done", "slice-done",
-    ):  # fmt: skip
-      continue
-    total += count * _moved(module, computation, instruction)
-  return total
-
-
 class _Timeline:
   """Runs a schedule; `now` is the core's clock."""
 
@@ -196,18 +159,18 @@ class _Timeline:
 
   def _step(self, computation, instruction, weight):
     opcode = instruction.opcode
-    if opcode in FREE:
+    if opcode in traffic.FREE:
       return
     if opcode == "while":
-      count = hlo.trip_count(self.module, computation, instruction)
+      count = loops.trip_count(self.module, computation, instruction)
       self._loop(self.module.called(instruction, "body"), count, weight)
     elif opcode == "conditional":
       self._branch(instruction, weight)
     elif opcode == "call":
       self.run(self.module.called(instruction, "to_apply"), weight)
-    elif opcode in COPIES:
+    elif opcode in traffic.COPIES:
       self._start_copy(instruction, weight)
-    elif opcode in COPIES.values():
+    elif opcode in traffic.COPIES.values():
       self._wait(instruction.operands[0], weight)
     elif not self._collective(computation, instruction, weight):
       kind, seconds = self._core_seconds(computation, instruction)
@@ -276,7 +239,7 @@ class _Timeline:
 
   def _collective(self, computation, instruction, weight):
     """Runs an instruction if it is (part of) a collective."""
-    found = collective(self.module, computation, instruction)
+    found = collectives.collective(self.module, computation, instruction)
     if found is None:
       return False
     inner, kind, num_bytes, phase = found
@@ -344,7 +307,7 @@ class _Timeline:
       vectors = math.ceil(keys / VECTOR_ELEMENTS) * len(instruction.arrays)
       passes = levels * (levels + 1) // 2
       return "bound", passes * vectors * SORT_CYCLES / chip.clock_hz
-    moved = _indexed_bytes(self.module, computation, instruction)
+    moved = traffic.indexed_bytes(self.module, computation, instruction)
     if moved is None:
       raise hlo.HloError(
         f"{instruction.opcode} {instruction.name} ({instruction.op_name}) has "
@@ -386,168 +349,5 @@ class _Timeline:
     return max(alike, default=0)
 
 
-def collective(
-  module: hlo.Module, computation: hlo.Computation, instruction: hlo.Instruction
-) -> tuple[hlo.Instruction, str, int, str] | None:
-  """What an instruction communicates, if it does.
-
-  Args:
-    module: the program.
-    computation: where the instruction stands.
-    instruction: any instruction.
-
-  Returns:
-    None, or `(inner, kind, bytes, phase)`: the instruction with the groups,
-    a kind of `interconnect.KINDS`, bytes of the whole array on one chip, and
-    "sync", "start" or "done". The pieces that a fusion carries on between a
-    start and a done are no collective of their own.
-  """
-  opcode = instruction.opcode
-  for kind in interconnect.KINDS:
-    if opcode == kind:
-      moved = _whole_bytes(computation, instruction, kind)
-      return instruction, kind, moved, "sync"
-    if opcode == f"{kind}-start":
-      moved = _whole_bytes(computation, instruction, kind)
-      return instruction, kind, moved, "start"
-    if opcode == f"{kind}-done":
-      start = computation.instructions.get(instruction.operands[0])
-      return (start or instruction), kind, 0, "done"
-  if opcode in ("async-start", "async-done", "async-update"):
-    wrapped = (
-      module.called(instruction, "calls") if instruction.called else None
-    )
-    inner = wrapped.root if wrapped else None
-    if inner is None or inner.opcode not in interconnect.KINDS:
-      return None
-    if opcode == "async-update":
-      return inner, inner.opcode, 0, "done"
-    moved = _whole_bytes(wrapped, inner, inner.opcode)
-    return inner, inner.opcode, moved, opcode.removeprefix("async-")
-  if opcode != "fusion" or instruction.estimated_cycles is not None:
-    return None
-  fused = module.called(instruction, "calls")
-  inner = next((i for i in fused if i.opcode in interconnect.KINDS), None)
-  if inner is None:
-    return None
-  target = fused.root.custom_call_target
-  moved = _whole_bytes(fused, inner, inner.opcode)
-  if target == "AsyncCollectiveDone":
-    return inner, inner.opcode, 0, "done"
-  kind = inner.opcode
-  if kind == "all-reduce" and fused.root.opcode == "dynamic-slice":
-    kind = "reduce-scatter"
-  return inner, kind, moved, "start" if target else "sync"
-
-
-def _whole_bytes(computation, instruction, kind):
-  """Bytes of the gathered, or not yet reduced, array on one chip."""
-  if kind == "all-gather":
-    arrays = instruction.arrays
-    if instruction.opcode.endswith("-start"):
-      arrays = arrays[len(arrays) // 2 :]
-    return sum(array.bytes for array in arrays)
-  operands = [computation.instructions[n] for n in instruction.operands]
-  return sum(operand.bytes for operand in operands)
-
-
 def _is_scalar(instruction):
   return all(array.size <= VECTOR_ELEMENTS for array in instruction.arrays)
-
-
-def _indexed_bytes(module, computation, instruction):
-  """Bytes moved by an operation that only moves data, else None."""
-  opcode = instruction.opcode
-  if opcode in _MOVES:
-    return 2 * instruction.bytes
-  if opcode == "dynamic-update-slice":
-    return 2 * computation.instructions[instruction.operands[1]].bytes
-  if opcode == "fusion":
-    fused = module.called(instruction, "calls")
-    inner = [
-      _indexed_bytes(module, fused, i)
-      for i in fused
-      if i.opcode in ("gather", "scatter", "fusion")
-    ]
-    indexed = [moved for moved in inner if moved is not None]
-    return sum(indexed) if indexed else None
-  if opcode == "gather":
-    sizes = instruction.integers("slice_sizes")
-    item = instruction.arrays[0].bytes / max(instruction.arrays[0].size, 1)
-    piece = math.prod(sizes) * item
-    pieces = instruction.arrays[0].size / max(math.prod(sizes), 1)
-    return int(pieces * (max(piece, TILE_BYTES) + piece))
-  if opcode == "scatter":
-    count = len(instruction.operands)
-    updates = computation.instructions[instruction.operands[-1]]
-    indices = computation.instructions[instruction.operands[count // 2]]
-    pieces = max(math.prod(indices.arrays[0].dims[:-1]), 1)
-    piece = updates.bytes / pieces
-    # The operand is copied or filled first, then rows are read and written.
-    return int(
-      instruction.bytes + pieces * (2 * max(piece, TILE_BYTES) + piece)
-    )
-  return None
-
-
-def _moved(module, computation, instruction):
-  """HBM bytes of one run of an instruction."""
-  total = sum(a.bytes for a in instruction.arrays if a.memory_space == hlo.HBM)
-  fused = None
-  if instruction.opcode == "fusion":
-    fused = module.called(instruction, "calls")
-    total = sum(_written(fused, a) for a in _results(fused))
-  elif instruction.opcode in COPIES:
-    return instruction.arrays[1].bytes
-  elif instruction.opcode == "dynamic-update-slice":
-    update = computation.instructions[instruction.operands[1]]
-    return 2 * update.bytes
-  elif instruction.opcode in ("dynamic-slice", "slice", "gather"):
-    return 2 * total
-  for position, name in enumerate(instruction.operands):
-    operand = computation.instructions.get(name)
-    if operand is None:
-      continue
-    for array in operand.arrays:
-      if array.memory_space == hlo.HBM:
-        total += _read(fused, position, array.bytes)
-  return total
-
-
-def _results(fused):
-  if fused.root.opcode == "tuple":
-    return [fused.instructions[name] for name in fused.root.operands]
-  return [fused.root]
-
-
-def _written(fused, result):
-  while result.opcode == "bitcast":
-    result = fused.instructions[result.operands[0]]
-  if all(array.memory_space != hlo.HBM for array in result.arrays):
-    return 0
-  if result.opcode == "dynamic-update-slice":
-    return fused.instructions[result.operands[1]].bytes
-  return 0 if result.opcode == "parameter" else result.bytes
-
-
-def _read(fused, position, whole):
-  """Bytes a fusion reads of its operand."""
-  if fused is None:
-    return whole
-  parameter = fused.parameters[position].name
-  names = collections.deque([parameter])
-  total = 0
-  while names:
-    name = names.popleft()
-    for user in fused:
-      if name not in user.operands:
-        continue
-      if user.opcode == "bitcast":
-        names.append(user.name)
-      elif user.opcode in ("dynamic-slice", "slice", "gather"):
-        total += user.bytes
-      elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
-        continue
-      else:
-        return whole
-  return min(total, whole)

@@ -15,7 +15,7 @@ from typing import Any
 import jax.extend.core as jex
 import numpy as np
 
-from tpu import hlo
+from tpu import hlo, loops
 
 
 def jaxpr_flops(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> int:
@@ -77,7 +77,7 @@ def hlo_flops(module: hlo.Module) -> int:
     every branch counts. Custom calls count nothing.
   """
   total = 0
-  for computation, instruction, count in module.visits():
+  for computation, instruction, count in loops.visits(module):
     total += count * _instruction_flops(module, computation, instruction)
   return total
 

@@ -12,10 +12,10 @@ import rich.console
 import rich.table
 
 from icml26_jax.training import recipe as recipe_lib
+from tpu import collectives, hlo, interconnect, loops, traffic
 from tpu import compile as compile_lib
 from tpu import estimate as estimate_lib
 from tpu import flops as flops_lib
-from tpu import hlo, interconnect
 
 SCHEMA = 1
 _SHOWN = 12
@@ -69,7 +69,7 @@ def make(
   model = _model_flops(program)
   executed = flops_lib.jaxpr_flops(program.traced.jaxpr)
   per_chip = flops_lib.hlo_flops(module)
-  moved = estimate_lib.hbm_bytes(module)
+  moved = traffic.hbm_bytes(module)
   peak = chip.peak_flops * program.mesh.size
   record |= {
     "fits": compiled.memory["total"] <= chip.hbm_bytes,
@@ -151,8 +151,8 @@ def parameter_gathers(
     return []
   smallest = min(pieces)
   found = []
-  for computation, instruction, _ in module.visits():
-    seen = estimate_lib.collective(module, computation, instruction)
+  for computation, instruction, _ in loops.visits(module):
+    seen = collectives.collective(module, computation, instruction)
     if seen is None or seen[1] != "all-gather" or seen[3] == "done":
       continue
     inner, _, _, _ = seen

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import difflib
 import functools
 import hashlib
-import types
-import typing
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +17,7 @@ from icml26_jax.diffusion import candi, continuous, mdlm, objective
 from icml26_jax.diffusion import process as process_lib
 from icml26_jax.models import causal, dit
 from icml26_jax.objectives import next_token
+from icml26_jax.training import fields as fields_lib
 from icml26_jax.training import optimizer as optimizer_lib
 from icml26_jax.training import sharding, step
 
@@ -126,7 +124,7 @@ class Recipe:
 
   def __post_init__(self):
     if self.process not in PROCESSES:
-      raise ValueError(_unknown("process", self.process, PROCESSES))
+      raise ValueError(checks.unknown("process", self.process, PROCESSES))
     for name in ("process_options", "mesh", "rules"):
       pairs = getattr(self, name)
       pairs = pairs.items() if isinstance(pairs, Mapping) else pairs
@@ -241,7 +239,7 @@ def from_dict(fields: Mapping[str, Any]) -> Recipe:
   fields = dict(fields)
   process = fields.get("process")
   if process not in PROCESSES:
-    raise ValueError(_unknown("process", str(process), PROCESSES))
+    raise ValueError(checks.unknown("process", str(process), PROCESSES))
   groups = {
     "model": model_config_type(process),
     "data": DataConfig,
@@ -251,8 +249,8 @@ def from_dict(fields: Mapping[str, Any]) -> Recipe:
     if name in fields:
       if not isinstance(fields[name], Mapping):
         raise TypeError(f"{name} must be a group of fields")
-      fields[name] = _make(kind, fields[name], f"{name}.")
-  return _make(Recipe, fields, "")
+      fields[name] = fields_lib.make(kind, fields[name], f"{name}.")
+  return fields_lib.make(Recipe, fields, "")
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
@@ -373,7 +371,9 @@ def _make_process(recipe, params, **options):
     return None
   space = merged.pop(_SPACE, "one_hot")
   if space not in _SPACES:
-    raise ValueError(_unknown(f"process_options.{_SPACE}", space, _SPACES))
+    raise ValueError(
+      checks.unknown(f"process_options.{_SPACE}", space, _SPACES)
+    )
   make = _PROCESSES[recipe.process]
   if space == "embedding":
     if make is mdlm.process:
@@ -390,7 +390,7 @@ def _make_process(recipe, params, **options):
       raise
     name = str(error).split("'")[1]
     known = sorted(make.__kwdefaults__ or {})
-    raise ValueError(_unknown("process option", name, known)) from error
+    raise ValueError(checks.unknown("process option", name, known)) from error
 
 
 def _check_diffusion(recipe):
@@ -398,59 +398,5 @@ def _check_diffusion(recipe):
     raise ValueError("an autoregressive model has no corruption process")
 
 
-def _make(kind: type, fields: Mapping[str, Any], prefix: str) -> Any:
-  """A dataclass from its fields, each checked by name and type."""
-  known = {field.name: field for field in dataclasses.fields(kind)}
-  for name in fields:
-    if name not in known:
-      raise ValueError(
-        _unknown("field", prefix + name, [prefix + k for k in known])
-      )
-  for name, field in known.items():
-    required = (
-      field.default is dataclasses.MISSING
-      and field.default_factory is dataclasses.MISSING
-    )
-    if required and name not in fields:
-      raise ValueError(f"field {prefix}{name} is missing")
-  hints = typing.get_type_hints(kind)
-  for name, value in fields.items():
-    if not _fits(value, hints[name]):
-      raise TypeError(
-        f"{prefix}{name} must be {_type_name(hints[name])}, got {value!r}"
-      )
-  return kind(**fields)
-
-
-_SIMPLE = (int, float, str, bool, type(None))
-
-
-def _fits(value: Any, hint: Any) -> bool:
-  """False if a simple type is asked for and the value has another."""
-  choices = (
-    typing.get_args(hint)
-    if isinstance(hint, types.UnionType)
-    or typing.get_origin(hint) is typing.Union
-    else (hint,)
-  )
-  if not all(choice in _SIMPLE for choice in choices):
-    return True
-  if isinstance(value, bool):
-    return bool in choices
-  if isinstance(value, int) and float in choices:
-    return True
-  return isinstance(value, choices)
-
-
 def _qualified(kind: type) -> str:
   return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _type_name(hint: Any) -> str:
-  return getattr(hint, "__name__", str(hint)).replace("NoneType", "None")
-
-
-def _unknown(what: str, name: str, valid) -> str:
-  close = difflib.get_close_matches(name, valid, n=1)
-  hint = f" (did you mean {close[0]!r}?)" if close else ""
-  return f"unknown {what} {name!r}{hint}; valid: {', '.join(valid)}"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tpu import estimate, hlo
+from tpu import estimate, hlo, loops, traffic
 
 CLOCK = 1.5e9
 LINK = 90e9  # Both ways round a ring.
@@ -272,7 +272,7 @@ def test_product_in_a_loop_costs_what_it_costs_alone(tpu_slice):
     )
     products = {
       instruction.name
-      for _, instruction, _ in module.visits()
+      for _, instruction, _ in loops.visits(module)
       if instruction.opcode == "fusion"
       and any(
         inner.opcode == "convolution"
@@ -326,7 +326,7 @@ def test_bytes_of_a_product_are_operands_and_result(tpu_slice):
   tall = jax.ShapeDtypeStruct((8192, 16384), jnp.bfloat16)
   module = tpu_slice.compile(jnp.matmul, wide, tall)
   size = (2 * 16384 * 8192 + 16384**2) * 2
-  assert estimate.hbm_bytes(module) == size
+  assert traffic.hbm_bytes(module) == size
 
 
 def test_slice_of_a_stack_moves_the_slice(tpu_slice):
@@ -337,6 +337,6 @@ def test_slice_of_a_stack_moves_the_slice(tpu_slice):
     lambda x, w: jax.lax.scan(layer, x, w)[0], (1024, 128), (64, 1024, 128)
   )
   stack = 64 * 1024 * 128 * 4
-  moved = estimate.hbm_bytes(module)
+  moved = traffic.hbm_bytes(module)
   # The running sum stays in VMEM, or goes to HBM and back in each turn.
   assert stack <= moved <= 3.1 * stack

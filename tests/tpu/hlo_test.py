@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tpu import hlo
+from tpu import hlo, loops
 
 LOOP = """
 HloModule small
@@ -44,7 +44,7 @@ def loop_text(start=0, limit=4, step=1, direction="LT"):
 def trips(text):
   module = hlo.parse(text)
   main = module.computations[module.entry]
-  return hlo.trip_count(module, main, main.instructions["loop"])
+  return loops.trip_count(module, main, main.instructions["loop"])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_text_without_entry_is_an_error():
 def counts(module):
   """How often products run, by their number of output elements."""
   found = {}
-  for _, instruction, count in module.visits():
+  for _, instruction, count in loops.visits(module):
     names = [instruction]
     if instruction.opcode == "fusion":
       names = list(module.called(instruction, "calls"))
@@ -174,7 +174,7 @@ def test_loop_that_ends_by_a_value_is_an_error(tpu_slice):
     (256, 256),
   )
   with pytest.raises(hlo.HloError, match="no constant trip count"):
-    list(module.visits())
+    list(loops.visits(module))
 
 
 def test_both_branches_of_a_conditional_are_visited(tpu_slice):
@@ -187,5 +187,5 @@ def test_both_branches_of_a_conditional_are_visited(tpu_slice):
     )
 
   module = tpu_slice.compile(pick, (1,), (256, 256))
-  assert "conditional" in [i.opcode for _, i, _ in module.visits()]
+  assert "conditional" in [i.opcode for _, i, _ in loops.visits(module)]
   assert counts(module) == {256 * 256: 1, 128 * 128: 1}

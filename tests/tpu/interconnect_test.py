@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tpu import hlo, interconnect, topology
+from tpu import hlo, interconnect, loops, topology
 
 ROW = list(range(16))
 COLUMN = list(range(0, 256, 16))
@@ -52,7 +52,7 @@ def test_compiled_groups_follow_the_mesh(tpu_slice):
     lambda x: jnp.sin(x), (256, 256), specs=[jax.P("model")], out=jax.P()
   )
   text = next(
-    i.attributes for _, i, _ in module.visits() if i.opcode == "all-gather"
+    i.attributes for _, i, _ in loops.visits(module) if i.opcode == "all-gather"
   )
   groups = interconnect.replica_groups(text, 4)
   assert sorted(map(sorted, groups)) == [[0, 1], [2, 3]]
