@@ -1,0 +1,1 @@
+"""Layers of networks: attention, normalisation, modulation, rotary positions."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import cycler
 import matplotlib
+from matplotlib import layout_engine
 from matplotlib.backends import backend_agg
 import matplotlib.figure
 import numpy as np
@@ -92,7 +93,9 @@ def new(
     raise ValueError(f"columns and rows must be at least 1: {columns}, {rows}")
   with style():
     figure = matplotlib.figure.Figure(
-      figsize=(panel[0] * columns, panel[1] * rows), layout="constrained"
+      figsize=(panel[0] * columns, panel[1] * rows),
+      # Room between a panel and the next one's label.
+      layout=layout_engine.ConstrainedLayoutEngine(wspace=0.06, hspace=0.06),
     )
     backend_agg.FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
