@@ -27,10 +27,14 @@ def test_table_of_papers_is_in_step():
 
 def test_python_example_runs(capsys, tmp_path, monkeypatch):
   monkeypatch.setenv("ICML26_CACHE", str(tmp_path))
-  (code,) = _blocks("python")
-  exec(compile(code, "README.md", "exec"), {})
+  exec(compile(_blocks("python")[0], "README.md", "exec"), {})
   lines = capsys.readouterr().out.splitlines()
   assert [len(line) for line in lines] == [64] * 4
+
+
+def test_pretrained_model_answers(capsys, smollm2_path):
+  exec(compile(_blocks("python")[1], "README.md", "exec"), {})
+  assert "Paris" in capsys.readouterr().out
 
 
 def test_commands_name_what_exists():
