@@ -1,7 +1,9 @@
-"""Text: corpora, splits, tokenizers, windows, and where files lie."""
+"""Text and pictures: corpora, splits, tokenizers, windows, images, digits."""
 
 from icml26_jax.data import (
   corpora,
+  digits,
+  images,
   locations,
   splits,
   token_files,
@@ -11,6 +13,8 @@ from icml26_jax.data import (
 
 __all__ = [
   "corpora",
+  "digits",
+  "images",
   "locations",
   "splits",
   "token_files",
