@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
+import re
 import sys
 import traceback
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
+from experiments import platforms
 from icml26_jax import checks
 from icml26_jax.report import encoding
 
@@ -43,6 +45,7 @@ def run(
       defined here and not at import leave the module importable beside other
       programs.
   """
+  platforms.skip_absent_tpu()
   if define_flags is not None:
     try:
       define_flags()
@@ -76,6 +79,16 @@ def define_format() -> None:
     "table for people; json prints one JSON object on standard output and"
     " nothing else there.",
   )
+  show_in_help("format")
+
+
+def show_in_help(name: str) -> None:
+  """Lists a flag under `--help`, which shows those of the program's own file.
+
+  Args:
+    name: a flag that a module shared by programs has defined.
+  """
+  flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
 @contextlib.contextmanager
@@ -126,6 +139,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
     # Only a help flag exits here, with 1; help was asked for and given.
     sys.exit(0)
   except (flags.Error, AttributeError, KeyError, *_USER_ERRORS) as error:
+    missing = re.search(r"Flag --(\w+) must have a value other", str(error))
+    if missing:
+      error = UserError(f"--{missing[1]} is missing; --help shows all flags")
     _fail(error)
   if len(rest) > 1:
     _fail(UserError(f"unexpected argument {rest[1]!r}; flags are --name=value"))

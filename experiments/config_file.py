@@ -22,11 +22,12 @@ def define() -> None:
   config_flags.DEFINE_config_file(
     "config",
     None,
-    "Configuration file, such as configs/candi_char.py; --config.num_steps=100"
-    " and the like override its fields.",
+    f"Configuration file: {', '.join(names())} or your own;"
+    " --config.num_steps=100 and the like override its fields.",
     lock_config=True,
   )
   flags.mark_flag_as_required("config")
+  cli.show_in_help("config")
   # The parser's own messages on a bad file or field are of no help.
   check_arguments(sys.argv[1:])
 
@@ -46,6 +47,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
     return
   path, _, options = value.partition(":")
   if not pathlib.Path(path).is_file():
+    if path in names():
+      raise cli.UserError(
+        f"config {path} is not in the current folder but in"
+        f" {_FOLDER.parent}; run the program there, or give the whole path"
+      )
     raise cli.unknown("config", path, names())
   try:
     get_config = runpy.run_path(path)["get_config"]
@@ -62,7 +68,7 @@ def _config_arguments(
   arguments: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
   """Names and values of `--config` and its overrides."""
-  for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+  for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
     name, equals, value = argument.lstrip("-").partition("=")
     if argument.startswith("-") and (
       name == "config" or name.startswith("config.")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import pathlib
 import sys
+import tempfile
 import time
 import traceback
 from typing import Any
@@ -101,7 +102,7 @@ def run_all(
 
   Returns:
     The contents of each report.json, and the short names of the papers that
-    broke.
+    broke, or whose report could not be written where it was to go.
   """
   records, broken = [], []
   for slug in slugs:
@@ -116,10 +117,21 @@ def run_all(
       )
       broken.append(slug)
       continue
-    write.write(out / slug, report, run)
+    folder = out / slug
+    try:
+      write.write(folder, report, run)
+    except (OSError, ValueError) as error:
+      # What took long to find is not lost with the disk.
+      folder = pathlib.Path(tempfile.mkdtemp(prefix="icml26_jax-")) / slug
+      print(
+        f"error: {cli.one_line(error)}; the report goes to {folder}",
+        file=sys.stderr,
+      )
+      write.write(folder, report, run)
+      broken.append(slug)
     records.append(write.record(report, run))
     if show is not None:
-      show(report, run, out / slug)
+      show(report, run, folder)
   return records, broken
 
 

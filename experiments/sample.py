@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -59,6 +60,12 @@ def define_flags() -> None:
 
 def main() -> int:
   """Samples; see the module's docstring."""
+  # Help and refusals should not wait for JAX.
+  from icml26_jax.training import allocator
+  from icml26_jax.training import recipe as recipe_lib
+
+  # Before JAX starts its threads.
+  allocator.keep_freed_memory()
   values = flags.FLAGS.flag_values_dict()
   options = {
     name: values[name]
@@ -68,6 +75,12 @@ def main() -> int:
     )
   }  # fmt: skip
   options["process_options"] = parse_options(values["option"])
+  for name in recipe_lib.CODE_OPTIONS:
+    if name in options["process_options"]:
+      raise cli.UserError(
+        f"option {name} is a function or an array, which no flag can give; see"
+        " the process in icml26_jax.diffusion"
+      )
   folder = pathlib.Path(
     values["out"] or pathlib.Path(values["checkpoint"]) / "samples"
   )
@@ -78,9 +91,10 @@ def main() -> int:
       write(folder, record)
       emit(record)
   else:
+    replaces = (folder / _RECORD).exists()
     record = draw(values["checkpoint"], values["checkpoint_step"], options)
     write(folder, record)
-    show(record, folder)
+    show(record, folder, replaces=replaces)
   return 0
 
 
@@ -113,6 +127,12 @@ def draw(
   task = recipe_lib.build(recipe)
   tokenizer = recipe_lib.load_tokenizer(recipe)
   length = options["length"] or recipe.data.length
+  if length > recipe.data.length:
+    print(
+      f"note: the model was trained on {recipe.data.length} tokens a row, not"
+      f" on {length}",
+      file=sys.stderr,
+    )
   tokens, mask = parse_prompt(
     tokenizer, options["prompt"], options["mask_char"], length
   )
@@ -190,6 +210,9 @@ def parse_prompt(tokenizer, prompt: str | None, mask_char: str, length: int):
       tokens.append(0)
       kept.append(False)
     encoded = tokenizer.encode(part).tolist() if part else []
+    read = tokenizer.decode(np.asarray(encoded, np.int32)) if part else ""
+    if read != part:
+      print(f"note: {part!r} is read as {read!r}", file=sys.stderr)
     tokens.extend(encoded)
     kept.extend([True] * len(encoded))
   if len(tokens) > length:
@@ -240,8 +263,16 @@ def write(folder: pathlib.Path, record: dict[str, Any]) -> None:
       file.write(content.encode("utf-8", "surrogatepass"))
 
 
-def show(record: dict[str, Any], folder: pathlib.Path) -> None:
-  """Prints a table of the samples."""
+def show(
+  record: dict[str, Any], folder: pathlib.Path, *, replaces: bool = False
+) -> None:
+  """Prints a table of the samples.
+
+  Args:
+    record: from `draw`.
+    folder: where the files are.
+    replaces: whether earlier files gave way.
+  """
   import rich.box
   import rich.console
   import rich.table
@@ -260,6 +291,7 @@ def show(record: dict[str, Any], folder: pathlib.Path) -> None:
     f"{len(calls)} samples of {record['length']} tokens from {record['process']}"
     f" at step {record['step']:,}, {sum(calls) / len(calls):.1f} network calls"
     f" a sample, {record['seconds']:.1f} s with compilation; files in {folder}"
+    + (", in place of earlier ones" if replaces else "")
   )
 
 
@@ -286,8 +318,8 @@ def _diffusion_sampler(task, tokens, mask, transform, options):
 
   policy = {
     "ancestral": lambda: None,
-    "confident": policies.most_confident,
-    "random": policies.random_order,
+    "confident": policies.top_prob,
+    "random": policies.random,
   }[options["policy"]]()
   rows = options["num_samples"]
   times = sampling.time_grid(options["steps"])

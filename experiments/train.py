@@ -2,15 +2,16 @@
 
   python -m experiments.train --config=configs/candi_char.py --workdir=runs/x
 
-The same command goes on where the last one stopped. `--steps=N` stops after
-step N, `--config.FIELD=VALUE` overrides a field of the configuration. With
-several processes, one command each:
+The same command goes on where the last one stopped; Ctrl-C saves before it
+stops, a second one does not. `--steps=N` stops after step N,
+`--config.FIELD=VALUE` overrides a field of the configuration. With several
+processes, one command each:
 
   ... --coordinator_address=HOST:PORT --num_processes=2 --process_id=0
 
 or `--distributed` on a TPU slice or under Slurm, where JAX finds the rest.
 Exit codes: 0 done, 2 a mistake of the user or an unusable disk, 75 stopped by
-SIGTERM with everything saved (run it again to go on).
+SIGTERM or Ctrl-C with everything saved (run it again to go on).
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from experiments import cli, config_file
 
 # The conventional code of a failure that goes away when tried again.
 EXIT_RESUMABLE = os.EX_TEMPFAIL
+
+_LOSSES = {
+  "loss": "mean loss",
+  "validation_loss": "held-out loss",
+}
 
 
 def define_flags() -> None:
@@ -125,14 +131,14 @@ def _report(result) -> None:
       )
     return
   facts = [f"step {step:,}"]
-  for name in ("loss", "validation_loss"):
+  for name in _LOSSES:
     if name in result.scalars:
-      facts.append(f"{name.replace('_', ' ')} {result.scalars[name]:.4f}")
+      facts.append(f"{_LOSSES[name]} {result.scalars[name]:.4f}")
   if result.tokens_per_second == result.tokens_per_second:
     facts.append(f"{result.tokens_per_second:,.0f} tokens/s")
   print(f"{', '.join(facts)}; checkpoint {folder}")
   if result.interrupted:
-    print("stopped by SIGTERM; run the same command to go on", file=sys.stderr)
+    print("stopped early; run the same command to go on", file=sys.stderr)
   else:
     print(f"to sample: {command}")
 

@@ -46,11 +46,13 @@ def check_range(
   below = array < high if open_high else array <= high
   inside = above & below
   if not np.all(inside):
-    left, right = "(["[not open_low], ")]"[not open_high]
     worst = array[~inside].flat[0] if array.ndim else array
-    raise ValueError(
-      f"{name} must be in {left}{low:g}, {high:g}{right}, got {worst}"
-    )
+    if high == math.inf and not open_high and low != -math.inf:
+      allowed = f"{'above' if open_low else 'at least'} {low:g}"
+    else:
+      left, right = "(["[not open_low], ")]"[not open_high]
+      allowed = f"in {left}{low:g}, {high:g}{right}"
+    raise ValueError(f"{name} must be {allowed}, got {worst}")
 
 
 def check_tokens(name: str, tokens, vocab_size: int, mask=None) -> None:

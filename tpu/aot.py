@@ -12,6 +12,7 @@ program fits, 1 if it does not, 2 for a mistake in the arguments.
 from __future__ import annotations
 
 import pathlib
+import sys
 import tempfile
 
 from absl import flags
@@ -62,6 +63,7 @@ def main() -> int:
   with tempfile.TemporaryDirectory() as folder:
     kernels.dump_schedules(folder)
     devices, torus = topology.describe(options.topology)
+    _say("tracing")
     program = compile_lib.trace(
       recipe,
       options.program,
@@ -72,16 +74,19 @@ def main() -> int:
     torus = topology.torus(
       torus.chip, torus.shape, list(program.mesh.devices.flat)
     )
+    _say(f"compiling for {options.topology}, which takes a minute or more")
     try:
       compiled = compile_lib.compile_program(program)
     except MemoryError as error:
       compiled = error
+    _say("estimating")
     record = report_lib.make(
       program, compiled, torus, kernels.read_cycles(folder)
     )
   record = {
     "config": config_flags.get_config_filename(options["config"]),
     "topology": options.topology,
+    "slice_chips": len(devices),
     **record,
   }
   if options.hlo and record["fits"]:
@@ -92,6 +97,10 @@ def main() -> int:
   else:
     report_lib.show(record)
   return 0 if record["fits"] else EXIT_DOES_NOT_FIT
+
+
+def _say(text: str) -> None:
+  print(f"{text} ...", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

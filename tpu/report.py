@@ -186,7 +186,7 @@ def show(
   """Prints a record for people.
 
   Args:
-    record: from `make`, with "config" and "topology".
+    record: from `make`, with "config", "topology" and "slice_chips".
     console: where to; standard output if None.
   """
   console = console or rich.console.Console(width=100)
@@ -197,6 +197,12 @@ def show(
     f"{record['program']}, {record['params'] / 1e6:,.1f}M parameters, mesh "
     f"{mesh}, {record['rows']:,} x {record['length']:,} tokens"
   )
+  if record["chips"] < record["slice_chips"]:
+    console.print(
+      f"the mesh uses {record['chips']} of {record['slice_chips']} chips;"
+      " --config.mesh.data=-1 uses all",
+      style="bold",
+    )
   if "error" in record:
     console.print(f"does NOT fit: {record['error']}", markup=False)
     return
@@ -211,7 +217,7 @@ def show(
     "limit",
   ):
     table.add_row(name, f"{hbm[name] / 2**30:.3f}")
-  console.print(table)
+  _print(console, table)
   console.print("fits" if record["fits"] else "does NOT fit")
 
   flops = record["flops"]
@@ -229,7 +235,7 @@ def show(
   table.add_row(
     "GB to and from HBM", f"{record['hbm_bytes_moved_per_chip'] / 1e9:.1f}"
   )
-  console.print(table)
+  _print(console, table)
 
   table = _table(
     "collectives", "chips", "runs", "GB", "async", "ms", "ms waited"
@@ -244,7 +250,7 @@ def show(
       f"{row['seconds'] * 1e3:.2f}",
       f"{row['seconds_exposed'] * 1e3:.2f}",
     )
-  console.print(table)
+  _print(console, table)
   table = _table("gathers of parameter size", "chips", "runs", "GB", "intended")
   for row in record["parameter_gathers"]:
     table.add_row(
@@ -254,7 +260,7 @@ def show(
       f"{row['bytes'] / 1e9:.3f}",
       "yes" if row["intended"] else "NO",
     )
-  console.print(table)
+  _print(console, table)
 
   guess = record["estimate"]
   table = _table("estimated time", "ms")
@@ -271,7 +277,7 @@ def show(
     ("bound by HBM traffic", "least_seconds_by_hbm"),
   ):
     table.add_row(label, f"{guess[name] * 1e3:.2f}")
-  console.print(table)
+  _print(console, table)
   console.print(
     f"MFU {guess['mfu']:.1%} (with recomputation "
     f"{guess['hardware_utilisation']:.1%}), "
@@ -284,12 +290,20 @@ def show(
       row["name"],
       str(row["count"]),
       f"{row['seconds_exposed'] * 1e3:.2f}",
-      f"{row['opcode']} {row['source'][-48:]}",
+      f"{row['opcode']} {_shortened(row['source'])}",
     )
-  console.print(table)
+  _print(console, table)
+  console.print()
   console.print("The estimate assumes:")
   for text in record["assumptions"]:
     console.print(f"  - {text}", markup=False, highlight=False)
+
+
+def _print(console, table):
+  """A table with a line before it; nothing of an empty one."""
+  if table.row_count:
+    console.print()
+    console.print(table)
 
 
 def _table(*columns):
@@ -298,6 +312,14 @@ def _table(*columns):
   for column in columns[1:]:
     table.add_column(column, justify="left" if column == "what" else "right")
   return table
+
+
+def _shortened(source, width=44):
+  """The end of an operation's path, from one of its parts on."""
+  if len(source) <= width:
+    return source
+  tail = source[-width:]
+  return f".../{tail.partition('/')[2] or tail}"
 
 
 def _tokens(program):

@@ -1,13 +1,15 @@
 """Diffusion language models: processes, losses, samplers, guidance.
 
 Processes: `candi`, `mdlm`, `continuous`. One sampler for all of them:
-`sampling`, with `transforms` of the predictions, `guidance` and unmasking
-`policies`. Exact denoisers to test them with: `oracle`.
+`sampling`, with `transforms` of the predictions, `guidance`, averages over
+`contexts` and unmasking `policies`. Exact denoisers to test them with: `oracle`.
 """
 
 from icml26_jax.diffusion import (
   candi,
   categorical,
+  confidence,
+  contexts,
   continuous,
   gaussian,
   guidance,
@@ -18,14 +20,18 @@ from icml26_jax.diffusion import (
   oracle,
   policies,
   process,
+  ranking,
   sampling,
   schedules,
   transforms,
+  vocabulary,
 )
 
 __all__ = [
   "candi",
   "categorical",
+  "confidence",
+  "contexts",
   "continuous",
   "gaussian",
   "guidance",
@@ -36,7 +42,9 @@ __all__ = [
   "oracle",
   "policies",
   "process",
+  "ranking",
   "sampling",
   "schedules",
   "transforms",
+  "vocabulary",
 ]

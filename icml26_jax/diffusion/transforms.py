@@ -1,4 +1,4 @@
-"""Sharper and safer predictions: temperature, top-k and nucleus.
+"""Sharper and safer predictions: temperature, top-k, nucleus and min-p.
 
 Each is a `process.LogitTransform`, so that any chain of them works with any
 process and policy.
@@ -7,6 +7,7 @@ process and policy.
 from __future__ import annotations
 
 from collections.abc import Callable
+import math
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,33 @@ def top_p(p: float) -> process_lib.LogitTransform:
     needed = jnp.where(before < p, ordered, jnp.inf)
     least = jnp.min(needed, axis=-1, keepdims=True)
     return jnp.where(log_probs >= least, log_probs, -jnp.inf)
+
+  return _stateless(keep)
+
+
+def min_p(p: float) -> process_lib.LogitTransform:
+  """Keeps the tokens at least `p` times as probable as the best one.
+
+  Args:
+    p: the ratio, in [0, 1]; 0 changes nothing, 1 keeps the best token only
+      (and those as probable).
+
+  Returns:
+    The transform.
+
+  Raises:
+    ValueError: if p is outside its range.
+
+  References:
+    Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and
+    Coherent LLM Outputs", ICLR 2025, section 3.
+  """
+  checks.check_range("p", p, low=0.0, high=1.0)
+  ratio = math.log(p) if p > 0 else -math.inf
+
+  def keep(log_probs):
+    best = jnp.max(log_probs, axis=-1, keepdims=True)
+    return jnp.where(log_probs >= best + ratio, log_probs, -jnp.inf)
 
   return _stateless(keep)
 

@@ -41,6 +41,7 @@ class Bar:
     show: Callable[[Bar], None],
     description: str,
     total: int | None,
+    start: int,
     unit: str,
     interval: float,
     clock: Callable[[], float],
@@ -56,7 +57,7 @@ class Bar:
     self.description = description
     self.total = total
     self.unit = unit
-    self.done = 0
+    self.done = start
 
   def advance(self, steps: int = 1, **metrics: Any) -> None:
     """Adds finished units.
@@ -129,6 +130,7 @@ def bar(
   description: str,
   *,
   total: int | None,
+  start: int = 0,
   unit: str = "steps",
   interval: float = 15.0,
   enabled: bool = True,
@@ -142,6 +144,7 @@ def bar(
   Args:
     description: what is being done, for instance "training".
     total: number of units, or None if unknown.
+    start: units that were finished before.
     unit: what is counted.
     interval: seconds between two lines where there is no terminal.
     enabled: False to show nothing, as on all but the first of several
@@ -155,12 +158,18 @@ def bar(
   stream = stream or sys.stderr
   if not enabled:
     yield Bar(
-      lambda progress: None, description, total, unit, float("inf"), clock
+      lambda progress: None,
+      description,
+      total,
+      start,
+      unit,
+      float("inf"),
+      clock,
     )
     return
   console = rich.console.Console(file=stream)
   if not console.is_terminal:
-    yield from _lines(description, total, unit, interval, stream, clock)
+    yield from _lines(description, total, start, unit, interval, stream, clock)
     return
   outer = _live.get()
   with contextlib.ExitStack() as stack:
@@ -169,25 +178,27 @@ def bar(
       stack.callback(_live.reset, _live.set(live))
     else:
       live = outer
-    task = live.add_task(description, total=total, unit=unit, metrics="")
+    task = live.add_task(
+      description, total=total, completed=start, unit=unit, metrics=""
+    )
 
     def show(progress: Bar) -> None:
       live.update(task, completed=progress.done, metrics=progress.metrics())
 
-    progress = Bar(show, description, total, unit, _READ_EVERY, clock)
+    progress = Bar(show, description, total, start, unit, _READ_EVERY, clock)
     yield progress
     progress.show()
     if outer is not None:
       live.remove_task(task)
 
 
-def _lines(description, total, unit, interval, stream, clock):
+def _lines(description, total, start, unit, interval, stream, clock):
   """Yields a bar that writes plain lines."""
 
   def show(progress: Bar) -> None:
     print(progress.line(), file=stream, flush=True)
 
-  progress = Bar(show, description, total, unit, interval, clock)
+  progress = Bar(show, description, total, start, unit, interval, clock)
   yield progress
   if progress.elapsed() >= _WORTH_A_LINE:
     progress.show()

@@ -163,8 +163,13 @@ def _check_parent(folder: pathlib.Path) -> None:
   parent = next(p for p in folder.absolute().parents if p.exists())
   if not parent.is_dir():
     raise ValueError(f"{folder} cannot be created: {parent} is not a folder")
-  if not os.access(parent, os.W_OK | os.X_OK):
-    raise ValueError(f"{folder} cannot be created: {parent} is not writable")
+  try:
+    # Permissions alone do not tell: the file system may refuse, too.
+    pathlib.Path(tempfile.mkdtemp(dir=parent)).rmdir()
+  except OSError as error:
+    raise ValueError(
+      f"{folder} cannot be created: {parent} is not writable ({error.strerror})"
+    ) from error
 
 
 def _write(path: pathlib.Path, data: bytes) -> None:

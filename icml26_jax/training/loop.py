@@ -19,6 +19,9 @@ from icml26_jax.training import state as state_lib
 # Metrics of a step that are not means over its tokens.
 _NOT_MEANS = ("weight", "grad_norm", "finite", "taken")
 
+# A shorter time says nothing of the speed: metrics are read one dispatch late.
+_ENOUGH_SECONDS = 0.5
+
 
 class NonFiniteError(ArithmeticError):
   """Training met a loss or gradient that is not finite."""
@@ -83,8 +86,8 @@ class Outcome(NamedTuple):
   Attributes:
     state: the state.
     scalars: the last line of metrics, with the last evaluation's.
-    tokens_per_second: of the whole run, compilation left out; NaN if no step
-      was taken.
+    tokens_per_second: of the whole run, compilation left out unless there was
+      next to nothing else; NaN if no step was taken.
     interrupted: whether it was asked to stop before the end.
   """
 
@@ -161,14 +164,15 @@ def run(
 
 
 @contextlib.contextmanager
-def sigterm_request() -> Iterator[Callable[[int], bool]]:
-  """Lets SIGTERM ask for an orderly end while the block runs.
+def stop_request() -> Iterator[Callable[[int], bool]]:
+  """Lets SIGTERM or Ctrl-C ask for an orderly end while the block runs.
 
-  With several processes JAX's preemption service hears the signal of any one
-  of them and makes all stop at the same step.
+  A second Ctrl-C interrupts at once. With several processes JAX's preemption
+  service hears the SIGTERM of any one of them and makes all stop at the same
+  step; Ctrl-C then interrupts.
 
   Yields:
-    `step -> bool`, True once the signal has come.
+    `step -> bool`, True once a signal has come.
   """
   if jax.process_count() > 1:
     yield multihost_utils.reached_preemption_sync_point
@@ -177,11 +181,21 @@ def sigterm_request() -> Iterator[Callable[[int], bool]]:
   if threading.current_thread() is not threading.main_thread():
     yield lambda step: False
     return
-  before = signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+
+  def ask(number, frame):
+    if number == signal.SIGINT and asked.is_set():
+      raise KeyboardInterrupt
+    asked.set()
+
+  before = {
+    number: signal.signal(number, ask)
+    for number in (signal.SIGTERM, signal.SIGINT)
+  }
   try:
     yield lambda step: asked.is_set()
   finally:
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+      signal.signal(number, handler)
 
 
 class _Meter:
@@ -271,8 +285,7 @@ class _Meter:
     self._line_seconds = self._line_tokens = 0.0
 
   def tokens_per_second(self):
-    if self._seconds:
-      return self._tokens / self._seconds
-    if self._first is not None and self._first[1]:
-      return self._first[0] / self._first[1]
-    return float("nan")
+    tokens, seconds = self._tokens, self._seconds
+    if seconds < _ENOUGH_SECONDS and self._first is not None:
+      tokens, seconds = tokens + self._first[0], seconds + self._first[1]
+    return tokens / seconds if seconds else float("nan")

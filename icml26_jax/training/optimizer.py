@@ -57,8 +57,9 @@ class OptimizerConfig:
       checks.check_range("clip_norm", self.clip_norm, low=0.0, open_low=True)
     if 0 < self.decay_steps <= self.warmup_steps:
       raise ValueError(
-        f"decay_steps must be 0 or more than warmup_steps {self.warmup_steps},"
-        f" got {self.decay_steps}"
+        "optimizer.warmup_steps must be less than optimizer.decay_steps, which"
+        " is num_steps unless set: got warmup_steps"
+        f" {self.warmup_steps} and decay_steps {self.decay_steps}"
       )
     if self.moment_dtype not in ("float32", "bfloat16"):
       raise ValueError(

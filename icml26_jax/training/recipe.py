@@ -31,6 +31,9 @@ _PROCESSES: dict[str, Callable[..., process_lib.Process]] = {
 }
 PROCESSES = (AUTOREGRESSIVE, *sorted(_PROCESSES))
 
+# Options of processes that only code can give: functions and arrays.
+CODE_OPTIONS = ("embedding", "guidance")
+
 # Options that name where a process with Gaussian noise lives.
 _SPACE = "space"
 _SPACES = ("one_hot", "embedding")
@@ -334,7 +337,12 @@ def load_data(recipe: Recipe, *, with_validation: bool = False) -> Data:
 
   def cut(corpus):
     tokens = token_files.encode(tokenizer, corpus)
-    return windows.TokenWindows(tokens, data.length)
+    try:
+      return windows.TokenWindows(tokens, data.length)
+    except ValueError as error:
+      raise ValueError(
+        f"{data.corpus}, {corpus.split} part: {error}"
+      ) from error
 
   held_out = None
   if with_validation:
@@ -389,7 +397,7 @@ def _make_process(recipe, params, **options):
     if "unexpected keyword" not in str(error):
       raise
     name = str(error).split("'")[1]
-    known = sorted(make.__kwdefaults__ or {})
+    known = sorted(set(make.__kwdefaults__ or {}) - set(CODE_OPTIONS))
     raise ValueError(checks.unknown("process option", name, known)) from error
 
 

@@ -38,8 +38,8 @@ class Result(NamedTuple):
     state: the state, sharded as it was trained.
     scalars: the last line of metrics by name, `loss` among them; empty if no
       step was taken.
-    tokens_per_second: compilation left out; NaN if no step was taken.
-    interrupted: True if SIGTERM ended it early.
+    tokens_per_second: see `loop.Outcome`.
+    interrupted: True if SIGTERM or Ctrl-C ended it early.
   """
 
   state: state_lib.TrainState
@@ -93,6 +93,7 @@ def train(
   if data is None:
     data = recipe_lib.load_data(recipe, with_validation=bool(recipe.eval_every))
   distributed.check_agreement("the corpus or tokenizer", data.fingerprint)
+  notify(_describe_data(recipe, data))
   with contextlib.ExitStack() as stack:
     path = _claim(workdir, recipe)
     _lock(stack, path, wait, notify)
@@ -104,12 +105,13 @@ def train(
     if start >= stop:
       notify(f"nothing to do: already at step {start:,}")
       return Result(state, {}, float("nan"), False)
-    should_stop = stack.enter_context(loop.sigterm_request())
+    should_stop = stack.enter_context(loop.stop_request())
     log = _open_metrics(stack, path, start)
     bar = stack.enter_context(
       progress.bar(
         description,
-        total=stop - start,
+        total=stop,
+        start=start,
         unit="steps",
         enabled=jax.process_index() == 0,
       )
@@ -360,6 +362,17 @@ def _restore_or_init(setup, checkpoints, path, data, notify):
     )
   notify(f"resumed from step {int(state.step):,} of {path}")
   return state, host
+
+
+def _describe_data(recipe, data):
+  """How much text there is, in a line."""
+  line = (
+    f"{recipe.data.corpus} as {recipe.data.tokenizer}:"
+    f" {len(data.train.tokens):,} tokens to learn from"
+  )
+  if data.validation is not None:
+    line += f", {len(data.validation.tokens):,} held out"
+  return line
 
 
 def _host(recipe, data, step, window):

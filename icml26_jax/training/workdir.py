@@ -45,7 +45,7 @@ def claim(
       f"workdir must be a local or mounted directory, got {os.fspath(path)};"
       " mount the bucket on every machine"
     )
-  path = pathlib.Path(path).expanduser().absolute()
+  path = pathlib.Path(path).expanduser().resolve()
   if path.exists() and not path.is_dir():
     raise ValueError(f"workdir {path} is not a directory")
   recipe = json.loads(encoding.dumps(recipe))
@@ -53,9 +53,13 @@ def claim(
   if found is not None:
     differing = differences(found, recipe, free=free)
     if differing:
+      # One of these may be what the others follow from.
+      allowed = [x for x in differences(found, recipe) if x not in differing]
+      also = f" (also, which alone would do: {'; '.join(allowed)})"
       raise ValueError(
-        f"{path} holds a run of another config: {'; '.join(differing)}; choose"
-        " another workdir, or the config it was started with"
+        f"{path} holds a run of another config: {'; '.join(differing)}"
+        f"{also if allowed else ''}; choose another workdir, or the config it"
+        " was started with"
       )
   else:
     path.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -79,6 +80,22 @@ def test_a_broken_run_keeps_the_earlier_report(make_papers, good, tmp_path):
   _, broken = reproduce.run_all(["alpha"], "smoke", tmp_path / "out", 0)
   assert broken == ["alpha"]
   assert (tmp_path / "out" / "alpha" / "report.json").read_bytes() == before
+
+
+def test_a_folder_that_turns_out_unwritable_costs_no_report(
+  make_papers, good, tmp_path, capsys, monkeypatch
+):
+  make_papers(alpha=good)
+  spare = tmp_path / "spare"
+  spare.mkdir()
+  monkeypatch.setattr(tempfile, "tempdir", str(spare))
+  in_the_way = tmp_path / "out"
+  in_the_way.write_text("a file")
+  records, broken = reproduce.run_all(["alpha"], "smoke", in_the_way, 3)
+  assert broken == ["alpha"]
+  (written,) = spare.glob("*/alpha/report.json")
+  assert json.loads(written.read_text("utf-8")) == records[0]
+  assert f"the report goes to {written.parent}" in capsys.readouterr().err
 
 
 def test_papers_are_chosen_by_name(make_papers, good):

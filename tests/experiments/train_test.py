@@ -98,14 +98,14 @@ def test_killed_run_ends_bit_for_bit_like_a_whole_one(
 
 
 @pytest.mark.slow  # two processes start, one after the other
-def test_sigterm_saves_and_says_how_to_go_on(programs, whole_run, tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(programs, whole_run, tmp_path):
   workdir = tmp_path / "run"
   process = programs.train(workdir)
   _wait_for_step(process, workdir, 30)
-  process.terminate()
+  process.send_signal(signal.SIGINT)
   _, stderr = process.communicate(timeout=300)
   assert process.returncode == train.EXIT_RESUMABLE
-  assert stderr.endswith("stopped by SIGTERM; run the same command to go on\n")
+  assert stderr.endswith("stopped early; run the same command to go on\n")
   stopped = _records(workdir)[-1]["step"]
   assert (workdir / checkpoint.FOLDER / str(stopped)).is_dir()
   resumed = programs.train(workdir)

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pathlib
+import tempfile
 
 import pytest
 
@@ -148,9 +149,17 @@ def test_parent_that_is_a_file_is_an_error(tmp_path):
 
 
 def test_parent_that_is_not_writable_is_an_error(tmp_path, monkeypatch):
-  monkeypatch.setattr(os, "access", lambda path, mode: False)
-  with pytest.raises(ValueError, match="is not writable"):
+  def refuse(**options):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+  monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+  with pytest.raises(ValueError, match=r"is not writable \(Read-only file"):
     write.check_folder(tmp_path / "runs" / "candi", "candi")
+
+
+def test_nothing_is_left_by_looking_whether_a_folder_can_be_written(tmp_path):
+  write.check_folder(tmp_path / "runs" / "candi", "candi")
+  assert list(tmp_path.iterdir()) == []
 
 
 def test_file_in_the_way_is_an_error(tmp_path, report, run):

@@ -194,10 +194,18 @@ def test_progress_is_shown():
   assert shown == [(2, 11.0), (2, 13.0), (1, 14.0)]
 
 
-def test_sigterm_asks_to_stop_and_is_given_back():
-  before = signal.getsignal(signal.SIGTERM)
-  with loop.sigterm_request() as should_stop:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_asks_to_stop_and_is_given_back(number):
+  before = signal.getsignal(number)
+  with loop.stop_request() as should_stop:
     assert not should_stop(0)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), number)
     assert should_stop(0)
-  assert signal.getsignal(signal.SIGTERM) is before
+  assert signal.getsignal(number) is before
+
+
+def test_second_ctrl_c_interrupts():
+  with loop.stop_request():
+    os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)

@@ -159,5 +159,5 @@ def test_bad_setting_is_refused(field, value):
 
 
 def test_decay_must_outlast_warmup():
-  with pytest.raises(ValueError, match="decay_steps must be 0 or more than"):
+  with pytest.raises(ValueError, match="warmup_steps must be less than"):
     optimizer.OptimizerConfig(warmup_steps=10, decay_steps=10)

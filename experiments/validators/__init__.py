@@ -1,0 +1,1 @@
+"""Checks of theorems on a user's own model, for `experiments.validate`."""
