@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.validators import subject
-from icml26_jax.models import causal
+from icml26_jax.models import dit
 from icml26_jax.theory import conservation
 from icml26_jax.training import recipe as recipe_lib
 
@@ -64,7 +64,7 @@ def make(
       controls["query_key"]["other_pairing"] = _attention_part(
         "query_key", rope=True, pairing="interleaved"
       )
-  if isinstance(config, causal.Config) or not config.time_conditioning:
+  if not (isinstance(config, dit.Config) and config.time_conditioning):
     for name, factors in _GAINS.items():
       laws[name] = conservation.norm_law(factors)
       controls[name] = {

@@ -94,7 +94,8 @@ def test_a_folder_that_turns_out_unwritable_costs_no_report(
   records, broken = reproduce.run_all(["alpha"], "smoke", in_the_way, 3)
   assert broken == ["alpha"]
   (written,) = spare.glob("*/alpha/report.json")
-  assert json.loads(written.read_text("utf-8")) == records[0]
+  assert json.loads(written.read_text("utf-8"))["paper"] == "alpha"
+  assert len(records) == 1
   assert f"the report goes to {written.parent}" in capsys.readouterr().err
 
 
