@@ -30,6 +30,13 @@ def define() -> None:
   cli.show_in_help("config")
   # The parser's own messages on a bad file or field are of no help.
   check_arguments(sys.argv[1:])
+  flags.DEFINE_multi_string(
+    "config_item",
+    [],
+    "NAME=VALUE for text fields that --config.NAME=VALUE cannot reach; made of"
+    " those by itself.",
+  )
+  sys.argv[1:] = _as_items(sys.argv[1:])
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -60,6 +67,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
     raise cli.UserError(f"config {path} has no function get_config") from None
   except Exception as error:  # whatever the file does
     raise cli.UserError(f"config {path}: {error}") from error
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise cli.UserError(
+      f"config {path}: get_config must return an ml_collections.ConfigDict, got"
+      f" {type(config).__name__}"
+    )
   for name in given:
     _check_field(config, name.removeprefix("config."))
 
@@ -74,6 +86,25 @@ def _config_arguments(
       name == "config" or name.startswith("config.")
     ):
       yield name, value if equals else following
+
+
+def _as_items(arguments: Sequence[str]) -> list[str]:
+  """Arguments with overrides of fields that are called as methods are.
+
+  A field such as `options.update` has the name of a method of ConfigDict,
+  which the parser would find in its place; `--config_item` sets it.
+  """
+  found, rest = [], list(arguments)
+  while rest:
+    argument = rest.pop(0)
+    name, equals, value = argument.lstrip("-").partition("=")
+    is_method = hasattr(ml_collections.ConfigDict, name.split(".")[-1])
+    if name.startswith("config.") and is_method:
+      value = value if equals else "".join(rest[:1])
+      rest = rest if equals else rest[1:]
+      argument = f"--config_item={name.removeprefix('config.')}={value}"
+    found.append(argument)
+  return found
 
 
 def _check_field(config: ml_collections.ConfigDict, name: str) -> None:
@@ -104,7 +135,15 @@ def load() -> recipe_lib.Recipe:
   Raises:
     cli.UserError: if a field is unknown, missing or not allowed.
   """
+  config = flags.FLAGS.config
+  for item in flags.FLAGS.config_item:
+    path, _, value = item.partition("=")
+    *parents, field = path.split(".")
+    holder = config
+    for name in parents:
+      holder = holder[name]
+    holder[field] = value
   try:
-    return recipe_lib.from_config(flags.FLAGS.config)
+    return recipe_lib.from_config(config)
   except TypeError as error:
     raise cli.UserError(str(error)) from error

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import sys
 
 _PCI = pathlib.Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"
@@ -20,7 +21,8 @@ def skip_absent_tpu(
 
   The TPU compiler is installed for ahead-of-time compilation too. On a machine
   without a TPU its runtime asks the network for one, and writes pages of
-  errors, before JAX goes on with the CPU. Call it before JAX is imported.
+  errors, before JAX goes on with the CPU. Call it before JAX is asked for
+  anything.
 
   Args:
     environment: JAX_PLATFORMS is set here, unless the user has set it, there
@@ -41,3 +43,6 @@ def skip_absent_tpu(
   ):
     return
   environment["JAX_PLATFORMS"] = "cpu"
+  if "jax" in sys.modules:
+    # It has looked at the environment already, but not at devices.
+    sys.modules["jax"].config.update("jax_platforms", "cpu")

@@ -62,7 +62,6 @@ def main() -> int:
   """Samples; see the module's docstring."""
   # Help and refusals should not wait for JAX.
   from icml26_jax.training import allocator
-  from icml26_jax.training import recipe as recipe_lib
 
   # Before JAX starts its threads.
   allocator.keep_freed_memory()
@@ -75,12 +74,6 @@ def main() -> int:
     )
   }  # fmt: skip
   options["process_options"] = parse_options(values["option"])
-  for name in recipe_lib.CODE_OPTIONS:
-    if name in options["process_options"]:
-      raise cli.UserError(
-        f"option {name} is a function or an array, which no flag can give; see"
-        " the process in icml26_jax.diffusion"
-      )
   folder = pathlib.Path(
     values["out"] or pathlib.Path(values["checkpoint"]) / "samples"
   )
@@ -123,8 +116,12 @@ def draw(
   from icml26_jax.training import recipe as recipe_lib
   from icml26_jax.training import trainer, workdir
 
-  recipe = recipe_lib.from_dict(workdir.read(checkpoint))
+  try:
+    recipe = recipe_lib.from_dict(workdir.read(checkpoint))
+  except TypeError as error:
+    raise cli.UserError(f"recipe of {checkpoint}: {error}") from error
   task = recipe_lib.build(recipe)
+  recipe_lib.check_process_options(recipe, options["process_options"])
   tokenizer = recipe_lib.load_tokenizer(recipe)
   length = options["length"] or recipe.data.length
   if length > recipe.data.length:
@@ -144,6 +141,11 @@ def draw(
   start = time.perf_counter()
   drawn, nfe = jax.device_get(jax.jit(run)(params, key))
   seconds = time.perf_counter() - start
+  if np.any(np.asarray(drawn) < 0):
+    raise cli.UserError(
+      "the predictions are no probabilities (NaN): look at the checkpoint's"
+      " loss, and at --temperature"
+    )
   return {
     "schema": 1,
     "checkpoint": checkpoint,

@@ -86,7 +86,7 @@ def _train():
     return trainer.train(recipe, flags.FLAGS.workdir, stop=flags.FLAGS.steps)
   except loop.NonFiniteError as error:
     raise cli.UserError(
-      f"{error}; earlier checkpoints are in {flags.FLAGS.workdir}"
+      f"{error}; checkpoints before it, if any, are in {flags.FLAGS.workdir}"
     ) from error
 
 

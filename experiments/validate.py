@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import math
+import sys
 from typing import Any
 
 from absl import flags
@@ -169,9 +170,14 @@ def check(
   subject = loading.load(
     source, corpus=corpus, rows=rows, length=length, seed=seed, apply=apply
   )
-  found = check_subject(subject, names, tolerance=tolerance)
   tokens = subject.batch
   shape = (tokens["tokens"] if isinstance(tokens, dict) else tokens).shape
+  print(
+    f"{subject.title}: loaded; a gradient on {shape[0]} x {shape[1]} tokens",
+    file=sys.stderr,
+    flush=True,
+  )
+  found = check_subject(subject, names, tolerance=tolerance)
   return {
     "schema": SCHEMA,
     "params": source,
@@ -267,8 +273,9 @@ def show(record: dict[str, Any]) -> None:
   for name, options in (
     ("law", {"no_wrap": True}),
     ("layers", {"justify": "right"}),
-    ("largest rate", {"justify": "right"}),
-    ("weakest control", {"justify": "right"}),
+    ("largest", {"justify": "right"}),
+    ("control", {"no_wrap": True}),
+    ("weakest", {"justify": "right"}),
     ("verdict", {"no_wrap": True}),
   ):
     table.add_column(name, **options)
@@ -277,12 +284,20 @@ def show(record: dict[str, Any]) -> None:
     table.add_row(
       row["law"],
       str(row["layers"]),
-      f"{_number(row['largest'])} (layer {row['layer']})",
-      f"{row['control']} {_number(row['weakest'])}" if row["control"] else "-",
+      _number(row["largest"]),
+      row["control"] or "-",
+      _number(row["weakest"]) if row["control"] else "",
       f"[{colour}]{row['verdict']}[/]",
     )
   if record["laws"]:
     console.print(table, width=width)
+  for row in record["laws"]:
+    if row["verdict"] == "broken":
+      console.print(
+        f"{row['law']} is broken, most in layer {row['layer']} of 0 to"
+        f" {row['layers'] - 1}",
+        width=width,
+      )
   pairing = record[subject_lib.PAIRING]
   if pairing is not None:
     colour = {"holds": "green", "broken": "red"}.get(pairing["verdict"], "")
@@ -296,8 +311,9 @@ def show(record: dict[str, Any]) -> None:
   for name, reason in record["absent"].items():
     console.print(f"no law {name}: {reason}", width=width, markup=False)
   console.print(
-    f"Rates are relative: a law is at rounding (below {record['tolerance']:g}),"
-    " a control, the largest of a layer, must be above it.",
+    f"largest: relative rate of the law, at rounding if below"
+    f" {record['tolerance']:g}. weakest: the same of a quantity that must move,"
+    " in the layer where it moves least.",
     style="dim",
     width=width,
   )

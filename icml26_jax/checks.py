@@ -38,21 +38,23 @@ def check_range(
 
   Raises:
     ValueError: naming the argument, the first value outside and the range.
+    TypeError: if the value is not a number.
   """
   if not is_concrete(value):
     return
   array = np.asarray(value)
+  # bfloat16 and the like are of kind V.
+  if array.dtype.kind not in "biufV":
+    raise TypeError(f"{name} must be a number, got {value!r}")
   above = array > low if open_low else array >= low
   below = array < high if open_high else array <= high
   inside = above & below
   if not np.all(inside):
+    left, right = "(["[not open_low], ")]"[not open_high]
     worst = array[~inside].flat[0] if array.ndim else array
-    if high == math.inf and not open_high and low != -math.inf:
-      allowed = f"{'above' if open_low else 'at least'} {low:g}"
-    else:
-      left, right = "(["[not open_low], ")]"[not open_high]
-      allowed = f"in {left}{low:g}, {high:g}{right}"
-    raise ValueError(f"{name} must be {allowed}, got {worst}")
+    raise ValueError(
+      f"{name} must be in {left}{low:g}, {high:g}{right}, got {worst}"
+    )
 
 
 def check_tokens(name: str, tokens, vocab_size: int, mask=None) -> None:

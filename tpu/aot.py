@@ -58,6 +58,8 @@ def main() -> int:
   from tpu import report as report_lib
 
   options = flags.FLAGS
+  if options.hlo and not pathlib.Path(options.hlo).absolute().parent.is_dir():
+    raise cli.UserError(f"hlo {options.hlo}: there is no such folder")
   topology.parse(options.topology)
   recipe = config_file.load()
   with tempfile.TemporaryDirectory() as folder:

@@ -29,6 +29,7 @@ import numpy as np
 
 from experiments.papers import _text_models as text_models
 from experiments.papers._candi import (
+  comparison,
   corpus,
   dissonance,
   figures,
@@ -183,8 +184,9 @@ def _oracle(key, settings):
     for n in FEW_CALLS
   }
   entropies = {n: qualities[declared, n].entropy for n in FEW_CALLS}
+  checks = comparison.checks(differences, entropies, entropy, ENTROPY_TOLERANCE)
   claim = claims.judge(
-    _better_checks(differences, entropies, entropy),
+    checks,
     id="oracle",
     statement="With the exact denoiser CANDI writes better text than masked"
     " diffusion in the same few network calls.",
@@ -193,14 +195,15 @@ def _oracle(key, settings):
     " all sequences, which are independent as nothing is trained; three seeds.",
     seeds=settings.seeds,
     unit="nat",
-    note=_gains(differences),
+    note=comparison.gains(differences, checks),
   )
   table = figures.quality_table(
     "oracle",
     f"Exact denoiser: entropy rate {rate:.3f}, unigram entropy {entropy:.3f}",
     qualities,
-    note="Nats per character; 95% intervals over sequences. NLL below the"
-    " entropy rate means text that is duller than the chain's.",
+    note=f"Nats per character. Behind every row: {_samples(settings)}; 95%"
+    " intervals over sequences. NLL below the entropy rate means text that is"
+    " duller than the chain's.",
   )
   shown = [
     name
@@ -216,13 +219,13 @@ def _oracle(key, settings):
     "oracle",
     "The exact denoiser of a Markov chain: quality of text after N network"
     " calls. Lower NLL and KL are better as long as entropy stays at the"
-    " chain's. The release update falls below the entropy rate: it sharpens.",
+    " chain's. NLL below that of the chain itself, its entropy rate, is text"
+    " that was sharpened. The KL of the chain itself is 0 but for the size of"
+    f" the sample. Bands: 95% intervals over {_samples(settings)}.",
     qualities,
     shown,
-    {
-      "nll": (rate, "entropy rate"),
-      "entropy": (entropy, "entropy of the chain"),
-    },
+    "the chain itself",
+    {"nll": rate, "entropy": entropy},
   )
   return claim, table, figure
 
@@ -266,8 +269,11 @@ def _trained(key, first_seed, settings):
   }
   entropies = {n: qualities[trained.CANDI, n].entropy for n in FEW_CALLS}
   bound = float(np.mean(found.bounds))
+  checks = comparison.checks(
+    differences, entropies, reference.entropy, ENTROPY_TOLERANCE
+  )
   claim = claims.judge(
-    _better_checks(differences, entropies, reference.entropy),
+    checks,
     id="trained",
     statement="Trained on the same text for as many steps, CANDI writes better"
     " text than masked diffusion in the same few network calls.",
@@ -277,31 +283,38 @@ def _trained(key, first_seed, settings):
     " model of text that no model has seen.",
     seeds=settings.trainings,
     unit="nat",
-    note=f"{_gains(differences)}. {found.num_params:,} parameters, {settings.size.characters:,}"
-    f" characters of training; MDLM's bound on held-out text: {bound:.2f}"
+    note=f"{comparison.gains(differences, checks)}. {found.num_params:,} parameters,"
+    f" {settings.size.characters:,} characters of training; MDLM's bound on"
+    f" held-out text: {bound:.2f}"
     " bits per character"
     + ("" if several else "; one seed: intervals over sequences only"),
   )
   real = sample_quality.measure(found.real)
+  size = settings.size
+  spread = "seeds" if several else "sequences of one seed"
   table = figures.quality_table(
     "trained",
     f"Trained models: unigram entropy of held-out text {reference.entropy:.3f}",
     qualities,
-    note="Nats per character; 95% intervals over"
-    f" {'seeds' if several else 'sequences of one seed'}. The text that the"
-    f" models learnt from, measured alike: NLL {real.nll:.3f}, bigram KL"
-    f" {real.kl:.4f}, entropy {real.entropy:.3f}.",
+    note=f"Nats per character. Behind every row:"
+    f" {_count(settings.trainings, 'training')} of {size.num_steps:,} updates"
+    f" of {size.batch_size} windows of {size.length} characters, with"
+    f" {found.num_params:,} parameters, and {settings.rows:,} sequences of"
+    f" {size.length} characters from each model; 95% intervals over"
+    f" {spread}. The text that the models learnt from, as many windows of it"
+    f" measured alike: NLL {real.nll:.3f}, bigram KL {real.kl:.4f}, entropy"
+    f" {real.entropy:.3f}.",
   )
   figure = figures.quality_figure(
     "trained",
     "Small transformers trained on Python's documentation: quality of text"
-    " after N network calls, judged by an n-gram model of held-out text.",
+    " after N network calls, judged by an n-gram model of held-out text (whose"
+    f" unigram entropy is {reference.entropy:.3f}). Bands: 95% intervals over"
+    f" {spread}.",
     qualities,
     (trained.MASKED, trained.CANDI),
-    {
-      "nll": (real.nll, "text learnt from"),
-      "entropy": (reference.entropy, "held-out text"),
-    },
+    "text learnt from",
+    real._asdict(),
   )
   return claim, table, figure
 
@@ -326,9 +339,16 @@ def _guidance(key, settings):
       jax.random.clone(interval_key),
     )
     for level, *values in zip(SUCCESS_LEVELS, *found, strict=True):
-      name = f"NLL less {rival}'s at {level:.0%} success"
+      estimate = claims.Estimate(*map(float, values))
       checks.append(
-        claims.below(name, claims.Estimate(*map(float, values)), 0.0)
+        claims.below(
+          f"NLL minus {rival.removeprefix('MDLM, ')}'s at {level:.0%} success",
+          estimate,
+          0.0,
+          note=""
+          if estimate.has_interval
+          else guidance.why_open(sweeps, (guidance.DECLARED, rival), level),
+        )
       )
   claim = claims.judge(
     checks,
@@ -352,7 +372,13 @@ def _guidance(key, settings):
   )
   rate = markov.entropy_rate(corpus.chain())
   figure = figures.guidance_figure(sweeps, SUCCESS_LEVELS, rate)
-  return claim, figures.guidance_table(sweeps), figure
+  note = (
+    "Strengths of the two kinds are in units of their own. Nats per character."
+    f" Behind every row: {_samples(settings)}; 95% intervals over sequences."
+    f" Guide and judge: each fitted on {settings.windows:,} windows of {LENGTH}"
+    " characters of either kind of text."
+  )
+  return claim, figures.guidance_table(sweeps, note), figure
 
 
 def _dissonance():
@@ -371,27 +397,13 @@ def _dissonance():
   return claim, dissonance.table(), dissonance.figure()
 
 
-def _better_checks(differences, entropies, expected):
-  """The three conditions at each number of calls."""
-  checks = []
-  for n, difference in differences.items():
-    nll, kl = map(figures.estimate, (difference.nll, difference.kl))
-    entropy = figures.estimate(entropies[n])
-    checks += [
-      claims.below(f"NLL less MDLM's at N={n}", nll, 0.0),
-      claims.below(f"bigram KL less MDLM's at N={n}", kl, 0.0),
-      claims.within(
-        f"unigram entropy at N={n}", entropy, expected, ENTROPY_TOLERANCE
-      ),
-    ]
-  return checks
-
-
-def _gains(differences):
-  """NLL less MDLM's, in words."""
-  values = ", ".join(
-    f"{float(difference.nll.estimate):+.3f}"
-    for difference in differences.values()
+def _samples(settings):
+  """How much text is behind a figure of parts (a) and (c), in words."""
+  return (
+    f"{_count(settings.seeds, 'seed')} of {settings.rows:,} sequences of"
+    f" {LENGTH} characters"
   )
-  calls = ", ".join(map(str, differences))
-  return f"NLL less MDLM's at N = {calls}: {values}"
+
+
+def _count(number, noun):
+  return f"{number:,} {noun}{'s' if number != 1 else ''}"

@@ -17,7 +17,9 @@ from experiments.validators import (
   subject,
   transformer_subject,
 )
+from icml26_jax import checks
 from icml26_jax.data import corpora
+from icml26_jax.models import llama
 from icml26_jax.pretrained import checkpoint, fetch
 from icml26_jax.training import recipe as recipe_lib
 from icml26_jax.training import trainer, workdir
@@ -55,30 +57,32 @@ def load(
   """
   if length is not None and length < 2:
     raise cli.UserError(f"length must be at least 2, got {length}")
+  # What is wrong with the text is found before weights are loaded.
+  text = None if corpus == RANDOM else find_text(corpus)
   path = pathlib.Path(source).expanduser()
   if (path / workdir.RECIPE_FILE).is_file():
     if apply is not None:
       raise cli.UserError("apply is for pretrained models, not for a workdir")
-    return _trained(path, corpus, rows, length, seed)
+    return _trained(path, text, rows, length, seed)
   if path.is_dir() and not (path / "config.json").is_file():
     raise cli.UserError(
       f"params {source} is a directory with neither config.json (Hugging Face)"
       f" nor {workdir.RECIPE_FILE} (a training run)"
     )
-  forward = None if apply is None else load_function(apply)
+  forward = llama.apply if apply is None else load_function(apply)
   _check_source(source)
-  loaded = checkpoint.load(source, with_tokenizer=corpus != RANDOM)
+  loaded = checkpoint.load(source, with_tokenizer=text is not None)
   config = loaded.config
   tokens = _tokens(
-    loaded.tokenizer, config.vocab_size, corpus, rows, length or 64, seed
+    loaded.tokenizer, config.vocab_size, text, rows, length or 64, seed
   )
   return llama_subject.make(
     str(source),
     loaded.params,
     config,
     tokens,
-    **({} if forward is None else {"apply": forward}),
-    with_pairing=corpus != RANDOM,
+    apply=forward,
+    with_pairing=text is not None,
   )
 
 
@@ -100,16 +104,30 @@ def load_function(name: str) -> Callable:
   return found
 
 
-def text_tokens(
-  tokenizer, corpus: str, *, rows: int, length: int, seed: int
-) -> np.ndarray:
-  """Rows of text that a model did not train on, as far as we know.
+def find_text(spec: str) -> corpora.Corpus:
+  """Text that a model did not train on, as far as we know.
 
-  Documents in a random order, one after the other, cut into rows.
+  Args:
+    spec: see `data.corpora.load`.
+
+  Returns:
+    Its validation split, or all of the user's own files.
+
+  Raises:
+    ValueError: if the corpus is unknown or empty.
+  """
+  split = "all" if spec.startswith("file:") else "validation"
+  return corpora.load(spec, split=split)
+
+
+def text_tokens(
+  tokenizer, corpus: corpora.Corpus, *, rows: int, length: int, seed: int
+) -> np.ndarray:
+  """Rows of text: documents in a random order, one after the other.
 
   Args:
     tokenizer: see `data.tokenizers`.
-    corpus: see `data.corpora.load`.
+    corpus: the text.
     rows: number of rows.
     length: tokens of a row.
     seed: of the order.
@@ -118,20 +136,18 @@ def text_tokens(
     `[rows, length]` int32.
 
   Raises:
-    ValueError: if the corpus is unknown or too short.
+    ValueError: if the corpus is too short.
   """
-  split = "all" if corpus.startswith("file:") else "validation"
-  documents = corpora.load(corpus, split=split).documents
-  order = np.random.default_rng(seed).permutation(len(documents))
+  documents = corpus.documents
   parts, count = [], 0
-  for i in order:
+  for i in np.random.default_rng(seed).permutation(len(documents)):
     parts.append(tokenizer.encode_documents([documents[i]]))
     count += len(parts[-1])
     if count >= rows * length:
       break
   if count < rows * length:
     raise ValueError(
-      f"corpus {corpus} has {count:,} tokens, fewer than {rows} rows of"
+      f"corpus {corpus.name} has {count:,} tokens, fewer than {rows} rows of"
       f" {length}; see --rows and --length"
     )
   return np.concatenate(parts)[: rows * length].reshape(rows, length)
@@ -145,11 +161,14 @@ def _check_source(source):
     or looks_like_a_path
     or pathlib.Path(source).exists()
   ):
-    raise cli.unknown("params", source, fetch.SOURCES)
+    raise cli.UserError(
+      f"{checks.unknown('params', source, fetch.SOURCES)}, or the path of a GGUF"
+      " file, a Hugging Face directory or a training run"
+    )
 
 
 def _tokens(tokenizer, vocab_size, corpus, rows, length, seed):
-  if corpus == RANDOM:
+  if corpus is None:
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, vocab_size, size=(rows, length), dtype=np.int32)
   else:
@@ -157,14 +176,14 @@ def _tokens(tokenizer, vocab_size, corpus, rows, length, seed):
   return jnp.asarray(tokens)
 
 
-def _trained(path, corpus, rows, length, seed):
+def _trained(path, text, rows, length, seed):
   recipe = recipe_lib.from_dict(workdir.read(path))
   task = transformer_subject.task_of(recipe)
-  tokenizer = None if corpus == RANDOM else recipe_lib.load_tokenizer(recipe)
+  tokenizer = None if text is None else recipe_lib.load_tokenizer(recipe)
   tokens = _tokens(
     tokenizer,
     recipe.model.vocab_size,
-    corpus,
+    text,
     rows,
     length or recipe.data.length,
     seed,

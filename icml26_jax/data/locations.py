@@ -91,8 +91,11 @@ def atomic_writer(path: pathlib.Path) -> Iterator[BinaryIO]:
       file.flush()
       os.fsync(file.fileno())
     os.replace(temporary, path)
-  except BaseException:
+  except BaseException as error:
     temporary.unlink(missing_ok=True)
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+      # A full disk does not say which.
+      raise OSError(error.errno, error.strerror, str(path)) from error
     raise
 
 

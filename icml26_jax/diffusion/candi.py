@@ -109,7 +109,7 @@ def corrupt(
   """
   checks.check_range("vocab_size", vocab_size, low=2)
   checks.check_tokens("x0", x0, vocab_size)
-  _check_sigma(sigma)
+  gaussian.check_sigma("sigma", sigma)
   keys = process_lib.row_keys(key, x0.shape[0])
   revealed = mdlm.corrupt(process_lib.fold_rows(keys, 0), x0, alpha)
   xt = _noisy(
@@ -331,7 +331,7 @@ def sample(
   checks.check_range("eps", eps, low=0.0, high=1.0, open_high=True)
   sampling.check_times(ts)
   if checks.is_concrete(ts):
-    _check_sigma(sigma_fn(jnp.asarray(ts, jnp.float32)))
+    gaussian.check_sigma("sigma", sigma_fn(jnp.asarray(ts, jnp.float32)))
   hybrid = from_schedule(
     vocab_size,
     _log_linear_schedule(eps, sigma_fn),
@@ -373,10 +373,3 @@ def _noisy(
   """Clean vectors, plus noise where hidden."""
   noise = sigma[:, None, None] * space.noise(keys, x0.shape[1])
   return space.clean(x0) + jnp.where(revealed[..., None], 0.0, noise)
-
-
-def _check_sigma(sigma: jax.Array | float) -> None:
-  """Raises ValueError unless concrete noise levels are positive and finite."""
-  checks.check_range(
-    "sigma", sigma, low=0.0, high=np.inf, open_low=True, open_high=True
-  )

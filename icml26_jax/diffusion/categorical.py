@@ -63,7 +63,9 @@ def draw(keys: jax.Array, logits: jax.Array) -> jax.Array:
     share = jnp.minimum(left, right) / (left + right)
     to_lighter = _coin(words[:, depth, 0], words[:, depth, 1], share)
     node = jnp.where(to_lighter == lighter_is_right, node + half, node)
-  has_distribution = tree[-1][..., 0] > 0
+  # Not from the sums: of a NaN known at compile time, XLA on the CPU makes
+  # a number when it folds the exponential.
+  has_distribution = jnp.isfinite(jnp.max(logits, axis=-1))
   return jnp.where(has_distribution, node, -1)
 
 

@@ -259,11 +259,16 @@ def jensen_shannon_split(
     )
   mean_entropy = jnp.sum(weights * entropy(probs), axis=-1)
   mixture = jnp.sum(weights[..., None] * probs, axis=-2, keepdims=True)
-  # Terms of the Kullback-Leibler divergence that are each at least 0, so that
-  # rounding does not make small divergences negative.
-  possible = probs > 0
-  ratio = jnp.where(possible, probs, 1.0) / jnp.where(possible, mixture, 1.0)
-  terms = probs * jnp.log(ratio) - probs + mixture
+  # Terms of the Kullback-Leibler divergence that are each at least 0, with a
+  # logarithm exact near 1: small divergences are neither noise nor negative.
+  possible = (probs > 0) & (mixture > 0)  # The second: weights may be 0.
+  p, m = jnp.where(possible, probs, 1.0), jnp.where(possible, mixture, 1.0)
+  excess = (p - m) / m
+  near = jnp.abs(excess) < 0.5
+  logs = jnp.where(
+    near, jnp.log1p(jnp.where(near, excess, 0.0)), jnp.log(p / m)
+  )
+  terms = jnp.where(possible, p * logs, 0.0) - probs + mixture
   terms = jnp.sum(jnp.maximum(terms, 0.0), axis=-1)
   return mean_entropy, jnp.sum(weights * terms, axis=-1)
 

@@ -8,11 +8,13 @@ embedding table, `y E`, which for a large vocabulary is far smaller.
 from __future__ import annotations
 
 from collections.abc import Callable
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from icml26_jax import checks
 from icml26_jax.diffusion import noise_factor
 
 # A table with more than this many rows per column is seen through a factor of
@@ -44,7 +46,10 @@ def one_hot_space(vocab_size: int) -> Space:
   """Vectors over the vocabulary, F = V."""
   return Space(
     field="values",
-    clean=lambda tokens: jax.nn.one_hot(tokens, vocab_size, dtype=jnp.float32),
+    # In a narrow dtype of tokens the vocabulary would wrap around.
+    clean=lambda tokens: jax.nn.one_hot(
+      tokens.astype(jnp.int32), vocab_size, dtype=jnp.float32
+    ),
     noise=lambda keys, length: _row_normal(keys, (length, vocab_size)),
     from_one_hots=lambda values: values,
     ascend=lambda gradient: gradient,
@@ -90,7 +95,7 @@ def embedding_space(embedding: jax.Array) -> Space:
 
   return Space(
     field="embedded",
-    clean=lambda tokens: jnp.take(table, tokens, axis=0),
+    clean=lambda tokens: jnp.take(table, tokens.astype(jnp.int32), axis=0),
     noise=noise,
     from_one_hots=lambda values: jnp.matmul(values, table),
     ascend=ascend,
@@ -120,11 +125,16 @@ def pf_ode_update(
   Returns:
     `[B, L, F]` float32 vectors at the next noise level.
 
+  Raises:
+    ValueError: if a concrete `sigma` is not positive, or `next_sigma` below 0.
+
   References:
     Pynadath et al., "CANDI: Hybrid Discrete-Continuous Diffusion Models",
     arXiv 2510.22510; Song et al., "Score-Based Generative Modeling through
     Stochastic Differential Equations", ICLR 2021, eq. (13).
   """
+  check_sigma("sigma", sigma)
+  checks.check_range("next_sigma", next_sigma, low=0.0)
   moved = x0_hat + _per_row(next_sigma / sigma) * (y - x0_hat)
   if guidance is None:
     return moved
@@ -159,9 +169,14 @@ def release_update(
   Returns:
     `[B, L, F]` float32 vectors.
 
+  Raises:
+    ValueError: if a concrete noise level is not positive.
+
   References:
     github.com/patrickpynadath1/candi-diffusion, `_continuous_step_cache`.
   """
+  check_sigma("sigma", sigma)
+  check_sigma("next_sigma", next_sigma)
   step = step_size * (sigma - next_sigma)
   moved = x0_hat + _per_row(1.0 - step / next_sigma**2) * (y - x0_hat)
   if guidance is None:
@@ -173,6 +188,13 @@ UPDATES: dict[str, Callable[..., jax.Array]] = {
   "pf_ode": pf_ode_update,
   "release": release_update,
 }
+
+
+def check_sigma(name: str, sigma: jax.Array | float) -> None:
+  """Raises ValueError unless concrete noise levels are positive and finite."""
+  checks.check_range(
+    name, sigma, low=0.0, high=math.inf, open_low=True, open_high=True
+  )
 
 
 def _per_row(values: Any) -> jax.Array:

@@ -53,17 +53,24 @@ def reveal_probability(
   Returns:
     float32 probabilities; 1 at alpha = 1, where nothing is hidden.
 
+  Raises:
+    ValueError: if a concrete share is outside [0, 1].
+
   References:
     Sahoo et al., "Simple and Effective Masked Diffusion Language Models",
     NeurIPS 2024, eq. (7).
   """
+  checks.check_range("alpha", alpha, low=0.0, high=1.0)
+  checks.check_range("next_alpha", next_alpha, low=0.0, high=1.0)
   alpha = jnp.asarray(alpha, jnp.float32)
   hidden = 1.0 - alpha
+  # Written so that NaN stays NaN.
+  is_none = hidden <= 0
   return jnp.where(
-    hidden > 0,
-    (jnp.asarray(next_alpha, jnp.float32) - alpha)
-    / jnp.where(hidden > 0, hidden, 1.0),
+    is_none,
     1.0,
+    (jnp.asarray(next_alpha, jnp.float32) - alpha)
+    / jnp.where(is_none, 1.0, hidden),
   )
 
 
@@ -122,13 +129,16 @@ def loss(
     `[B]` float32 in nats; 0 where nothing is hidden, at alpha = 1 too.
 
   Raises:
-    ValueError: if shapes disagree or a concrete token is outside [0, V).
+    ValueError: if shapes disagree, a concrete token is outside [0, V), a
+      concrete share outside [0, 1] or its derivative above 0.
 
   References:
     Sahoo et al., "Simple and Effective Masked Diffusion Language Models",
     NeurIPS 2024, eq. (10).
   """
   batch_size = x0.shape[0]
+  checks.check_range("alpha", alpha, low=0.0, high=1.0)
+  checks.check_range("alpha_derivative", alpha_derivative, high=0.0)
   alpha = process_lib.row_values("alpha", alpha, batch_size)
   alpha_derivative = process_lib.row_values(
     "alpha_derivative", alpha_derivative, batch_size
@@ -137,11 +147,15 @@ def loss(
     raise ValueError(
       f"revealed {revealed.shape} and x0 {x0.shape} must have one shape"
     )
+  if mask is not None and mask.shape != x0.shape:
+    raise ValueError(f"mask {mask.shape} and x0 {x0.shape} must have one shape")
   counted = ~revealed if mask is None else ~revealed & mask
   nll = jnp.sum(objective.token_nll(logits, x0, counted), axis=1)
   hidden = 1.0 - alpha
+  # Written so that NaN stays NaN: training stops at a loss that is not finite.
+  is_none = hidden <= 0
   weight = jnp.where(
-    hidden > 0, -alpha_derivative / jnp.where(hidden > 0, hidden, 1.0), 0.0
+    is_none, 0.0, -alpha_derivative / jnp.where(is_none, 1.0, hidden)
   )
   return weight * nll
 

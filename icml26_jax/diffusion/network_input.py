@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from icml26_jax import checks
+from icml26_jax.diffusion import gaussian
 from icml26_jax.diffusion import process as process_lib
 
 
@@ -52,9 +53,14 @@ def embed_input(
     `[B, L, D]` float32.
 
   Raises:
-    ValueError: if `mix` is outside [0, 1] or the shapes disagree.
+    ValueError: if `mix` is outside [0, 1], a concrete `sigma` is not positive
+      or the shapes disagree.
+    TypeError: if `revealed` is not bool.
   """
   checks.check_range("mix", mix, low=0.0, high=1.0)
+  gaussian.check_sigma("sigma", sigma)
+  if revealed.dtype != jnp.bool_:
+    raise TypeError(f"revealed must be bool, got {revealed.dtype}")
   if xt.shape[:2] != revealed.shape:
     raise ValueError(
       f"xt {xt.shape} and revealed {revealed.shape} must have the same rows and"

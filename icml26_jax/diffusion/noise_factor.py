@@ -10,9 +10,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-# Share of the mean variance added to E^T E, so that columns of zeros do not
-# stop the factorisation. It is of the order of float32's rounding.
+# Share of the trace added to the diagonal of E^T E. Rounding errors of the
+# factorisation are of this order of the largest eigenvalue, and would turn a
+# small one negative where rows of the table are nearly alike.
 _JITTER = 1e-6
+# The same for a table of zeros.
+_TINY = 1e-30
 
 
 @jax.custom_vjp
@@ -31,7 +34,8 @@ def noise_factor(table: jax.Array) -> jax.Array:
     table: `[V, D]` float32, the table E, V at least D.
 
   Returns:
-    `[D, D]` float32.
+    `[D, D]` float32; `F^T F` is `E^T E` plus a millionth of its trace on the
+    diagonal, so that a table of any rank has a factor.
   """
   return _forward(table)[0]
 
@@ -39,7 +43,7 @@ def noise_factor(table: jax.Array) -> jax.Array:
 def _forward(table):
   gram = jnp.matmul(table.T, table, precision="highest")
   size = table.shape[1]
-  ridge = _JITTER * jnp.trace(gram) / size
+  ridge = _JITTER * jnp.trace(gram) + _TINY
   factor = jnp.linalg.cholesky(gram + ridge * jnp.eye(size)).T
   return factor, (table, factor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -21,11 +22,14 @@ class SampleStats(NamedTuple):
       evaluations).
     calls: `[]` int32, batched network calls made; at least `max(nfe)`.
     committed: `[B, N]` int32, positions committed at each step.
+    record: what `record` gave after each step, with N as the first axis; None
+      without it.
   """
 
   nfe: jax.Array
   calls: jax.Array
   committed: jax.Array
+  record: Any = None
 
 
 def time_grid(
@@ -65,6 +69,7 @@ def sample(
   policy: process_lib.UnmaskingPolicy | None = None,
   prompt: jax.Array | None = None,
   prompt_mask: jax.Array | None = None,
+  record: Callable[[process_lib.State, process_lib.State], Any] | None = None,
 ) -> tuple[jax.Array, SampleStats]:
   """Draws sequences by running the process backwards along `times`.
 
@@ -92,6 +97,9 @@ def sample(
     policy: chooses positions; None for the process's ancestral rule.
     prompt: `[B, L]` int tokens that stay in place where `prompt_mask`.
     prompt_mask: `[B, L]` bool.
+    record: `(transform memory, policy memory) -> pytree`, asked after each
+      step, for instance for the strength of a guidance. A row that needs no
+      call keeps its last memory.
 
   Returns:
     `[B, L]` int32 tokens and the statistics of the run.
@@ -191,7 +199,7 @@ def sample(
     carry, committed = jax.lax.cond(
       jnp.any(needed), call, skip, (latent, transform_state, policy_state)
     )
-    return carry, (needed, committed)
+    return carry, (needed, committed, record(*carry[1:]) if record else None)
 
   latent = process.prior(
     process_lib.fold_rows(row_keys, num_steps), tokens, revealed, times[0]
@@ -199,7 +207,7 @@ def sample(
   transform_state, policy_state = transform.init(tokens), policy.init(tokens)
   _check_rows("transform", transform_state, batch_size)
   _check_rows("policy", policy_state, batch_size)
-  (latent, _, _), (needed, committed) = jax.lax.scan(
+  (latent, _, _), (needed, committed, recorded) = jax.lax.scan(
     body,
     (latent, transform_state, policy_state),
     jnp.arange(num_steps, dtype=jnp.int32),
@@ -208,6 +216,7 @@ def sample(
     nfe=jnp.sum(needed, axis=0, dtype=jnp.int32),
     calls=jnp.sum(jnp.any(needed, axis=1), dtype=jnp.int32),
     committed=committed.T,
+    record=recorded,
   )
   return latent.tokens, stats
 
@@ -223,7 +232,8 @@ def check_times(times: jax.Array | np.ndarray) -> None:
     )
   if not (np.all(np.diff(times) < 0) and times[0] <= 1 and times[-1] >= 0):
     raise ValueError(
-      f"times must strictly decrease within [0, 1], got {times.tolist()}"
+      "times must strictly decrease within [0, 1], got"
+      f" {np.array2string(times, threshold=8, max_line_width=10_000)}"
     )
 
 

@@ -170,24 +170,33 @@ def ar_nll(
     apply_fn: `tokens [B, L] int32 -> logits [B, L, V]`, those at position i
       predicting the token at i + 1.
     tokens: `[N, L]` int, held-out text.
-    mask: `[N, L]` bool, True where a token counts; None for all.
+    mask: `[N, L]` bool, True where a token counts; None for all. One that does
+      not count is read by those after it all the same, so that a text can be
+      judged given its beginning; what is no token of the vocabulary there,
+      such as padding, is read as token 0.
     batch_size: rows at a time.
 
   Returns:
     Its likelihood in nats.
 
   Raises:
-    ValueError: if `batch_size` is below 1 or shapes disagree.
-    TypeError: if the mask is not bool.
+    ValueError: if `batch_size` is below 1, shapes disagree, or a token that
+      counts is outside the vocabulary.
+    TypeError: if the mask is not bool or tokens are not integers.
   """
   mask = _checked_mask(tokens, mask)
+  vocab_size = jax.eval_shape(
+    apply_fn, jax.ShapeDtypeStruct(tokens.shape, jnp.int32)
+  ).shape[-1]
+  checks.check_tokens("tokens", tokens, vocab_size, mask)
   counted = mask[:, 1:]
 
   def run(tokens, counted):
     logits = apply_fn(tokens)[:, :-1]
     return jnp.sum(objective.token_nll(logits, tokens[:, 1:], counted), axis=1)
 
-  tokens = jnp.where(mask, tokens, 0).astype(jnp.int32)
+  is_token = mask | ((tokens >= 0) & (tokens < vocab_size))
+  tokens = jnp.where(is_token, tokens, 0).astype(jnp.int32)
   nats = _in_batches(run, (tokens, counted), batch_size)
   num_tokens = jnp.sum(counted, axis=1, dtype=jnp.int32)
   total = jnp.maximum(jnp.sum(num_tokens), 1)

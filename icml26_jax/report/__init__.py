@@ -2,6 +2,7 @@
 
 from icml26_jax.report import (
   claims,
+  conditions,
   plots,
   progress,
   render,
@@ -10,6 +11,7 @@ from icml26_jax.report import (
 
 __all__ = [
   "claims",
+  "conditions",
   "plots",
   "progress",
   "render",

@@ -6,70 +6,31 @@ the run, a 95% interval and the number of seeds behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 import dataclasses
-import enum
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from icml26_jax.report import conditions
 
 if TYPE_CHECKING:
   # Only needed by experiments that plot.
   import matplotlib.figure
 
-# Fewer independent runs than this say nothing about the spread between runs.
-MIN_SEEDS = 3
+# Experiments and renderers need one module only.
+MIN_SEEDS = conditions.MIN_SEEDS
+EXACT = conditions.EXACT
+Verdict = conditions.Verdict
+Estimate = conditions.Estimate
+Check = conditions.Check
+below = conditions.below
+above = conditions.above
+within = conditions.within
+all_of = conditions.all_of
+deciding = conditions.deciding
 
-# A value that needs no seeds: it was computed, not sampled.
-EXACT = 0
-
-
-class Verdict(enum.StrEnum):
-  """Whether a criterion was met."""
-
-  HOLDS = "holds"
-  FAILS = "fails"
-  INCONCLUSIVE = "inconclusive"
-
-
-class Estimate(NamedTuple):
-  """A measured value with its interval; also a table cell.
-
-  Attributes:
-    value: the estimate.
-    low: lower end of the interval; NaN if there is none.
-    high: upper end of the interval; NaN if there is none.
-  """
-
-  value: float
-  low: float = math.nan
-  high: float = math.nan
-
-  def text(self, digits: int = 3) -> str:
-    """`3.045 ±0.012`, or `3.045 [3.030, 3.049]` if it is lopsided."""
-    text = f"{self.value:.{digits}f}"
-    if math.isnan(self.low) or math.isnan(self.high):
-      return text
-    up, down = self.high - self.value, self.value - self.low
-    if abs(up - down) <= 10.0**-digits:
-      return f"{text} ±{max(up, down):.{digits}f}"
-    return f"{text} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
-
-
-class Check(NamedTuple):
-  """One condition of a criterion, with what was measured.
-
-  Attributes:
-    name: what is compared, for instance "NLL difference at N=4".
-    estimate: the measured value with its interval.
-    verdict: whether the condition is met.
-    margin: distance by which the interval clears the bound, in the unit of
-      the estimate; negative if it does not.
-  """
-
-  name: str
-  estimate: Estimate
-  verdict: Verdict
-  margin: float
+# More conditions than this `measured` only counts; the report holds them all.
+_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +44,11 @@ class Claim:
     criterion: when the claim counts as confirmed, fixed before the run.
     measured: what was measured, in words and figures.
     value: the deciding figure, or None if there is not one alone.
-    interval: ends of its 95% interval, or None.
+    interval: ends of its 95% interval, or of the numerical tolerance if it was
+      computed, or None.
     seeds: number of independent runs behind it; `EXACT` if computed.
     verdict: computed from the criterion and the measurement.
+    checks: the conditions of the criterion.
   """
 
   id: str
@@ -97,6 +60,7 @@ class Claim:
   interval: tuple[float, float] | None
   seeds: int
   verdict: Verdict
+  checks: tuple[Check, ...] = ()
 
   def __post_init__(self):
     for name in ("id", "statement", "paper_figure", "criterion", "measured"):
@@ -209,104 +173,13 @@ class Run:
   seconds: float
   environment: dict[str, str | int]
 
-
-def below(name: str, estimate: Estimate, bound: float) -> Check:
-  """Whether a value lies below a bound.
-
-  Args:
-    name: what is compared.
-    estimate: the value with its interval.
-    bound: the bound, in the unit of the estimate.
-
-  Returns:
-    Holds if the whole interval is below the bound, fails if none of it is,
-    otherwise inconclusive; inconclusive without an interval.
-  """
-  return Check(
-    name,
-    estimate,
-    _verdict(estimate.high < bound, estimate.low >= bound),
-    bound - estimate.high,
-  )
-
-
-def above(name: str, estimate: Estimate, bound: float) -> Check:
-  """Whether a value lies above a bound; see `below`."""
-  return Check(
-    name,
-    estimate,
-    _verdict(estimate.low > bound, estimate.high <= bound),
-    estimate.low - bound,
-  )
-
-
-def within(
-  name: str, estimate: Estimate, centre: float, radius: float
-) -> Check:
-  """Whether a value lies within `radius` of `centre`.
-
-  Args:
-    name: what is compared.
-    estimate: the value with its interval.
-    centre: the value expected.
-    radius: the largest distance allowed, at least 0.
-
-  Returns:
-    Holds if the whole interval is within, fails if none of it is, otherwise
-    inconclusive; inconclusive without an interval.
-  """
-  if radius < 0:
-    raise ValueError(f"radius must be at least 0, got {radius}")
-  low, high = centre - radius, centre + radius
-  return Check(
-    name,
-    estimate,
-    _verdict(
-      low <= estimate.low and estimate.high <= high,
-      estimate.high < low or estimate.low > high,
-    ),
-    min(estimate.low - low, high - estimate.high),
-  )
-
-
-def all_of(
-  checks: Iterable[Check], *, seeds: int, min_seeds: int = MIN_SEEDS
-) -> Verdict:
-  """Verdict of a criterion whose conditions must all be met.
-
-  Args:
-    checks: the conditions, at least one.
-    seeds: number of independent runs behind them; `EXACT` if computed.
-    min_seeds: fewer seeds leave the verdict open.
-
-  Returns:
-    Inconclusive with too few seeds; otherwise fails if any condition fails,
-    holds if all hold, and inconclusive in between.
-
-  Raises:
-    ValueError: if there is no condition.
-  """
-  verdicts = {check.verdict for check in checks}
-  if not verdicts:
-    raise ValueError("a criterion needs at least one condition")
-  if seeds != EXACT and seeds < min_seeds:
-    return Verdict.INCONCLUSIVE
-  if Verdict.FAILS in verdicts:
-    return Verdict.FAILS
-  if verdicts == {Verdict.HOLDS}:
-    return Verdict.HOLDS
-  return Verdict.INCONCLUSIVE
-
-
-def deciding(checks: Sequence[Check]) -> Check:
-  """The condition that decided: the one met by least, or missed by most."""
-  order = [Verdict.FAILS, Verdict.INCONCLUSIVE, Verdict.HOLDS]
-
-  def rank(check):
-    margin = -math.inf if math.isnan(check.margin) else check.margin
-    return order.index(check.verdict), margin
-
-  return min(checks, key=rank)
+  @property
+  def command(self) -> str:
+    """What repeats the run."""
+    return (
+      f"python -m experiments.reproduce --paper={self.paper}"
+      f" --budget={self.budget} --seed={self.seed}"
+    )
 
 
 def judge(
@@ -335,21 +208,20 @@ def judge(
     note: what a reader has to know about the measurement.
 
   Returns:
-    The claim. `measured` names the condition that decided, its value and how
-    many of the conditions were met.
+    The claim. `measured` names the condition that decided with its value, and
+    the conditions that fail or are open.
   """
   verdict = all_of(checks, seeds=seeds)
   check = deciding(checks)
   estimate = check.estimate
-  met = sum(check.verdict is Verdict.HOLDS for check in checks)
   measured = f"{check.name}: {estimate.text(digits)}"
-  if unit:
+  if unit and not math.isnan(estimate.value):
     measured += f" {unit}"
-  if len(checks) > 1:
-    measured += f" (the closest of {len(checks)} conditions, {met} met)"
+  details = [check.note, _standing(checks, check), _too_few(seeds)]
+  if any(details):
+    measured += f" ({'; '.join(filter(None, details))})"
   if note:
     measured += f". {note}"
-  has_interval = not (math.isnan(estimate.low) or math.isnan(estimate.high))
   return Claim(
     id=id,
     statement=statement,
@@ -358,15 +230,42 @@ def judge(
     measured=measured,
     value=float(estimate.value),
     interval=(
-      (float(estimate.low), float(estimate.high)) if has_interval else None
+      (float(estimate.low), float(estimate.high))
+      if estimate.has_interval
+      else None
     ),
     seeds=seeds,
     verdict=verdict,
+    checks=tuple(checks),
   )
 
 
-def _verdict(holds: bool, fails: bool) -> Verdict:
-  # Comparisons with NaN are False: no interval, no verdict.
-  if holds:
-    return Verdict.HOLDS
-  return Verdict.FAILS if fails else Verdict.INCONCLUSIVE
+def _standing(checks: Sequence[Check], decided: Check) -> str:
+  """How the conditions fared, in words; "" if there is one only."""
+  if len(checks) == 1:
+    return ""
+  kinds = {
+    kind: [check.name for check in checks if check.verdict is kind]
+    for kind in Verdict
+  }
+  if len(kinds[Verdict.HOLDS]) == len(checks):
+    return f"the tightest of {len(checks)} conditions, all met"
+  fails, unclear = kinds[Verdict.FAILS], kinds[Verdict.INCONCLUSIVE]
+  if len(fails) > 1:
+    parts = ["the clearest miss"]
+  else:
+    parts = ["a miss" if decided.verdict is Verdict.FAILS else "open"]
+  parts.append(f"{len(kinds[Verdict.HOLDS])} of {len(checks)} conditions met")
+  for word, names in (("failing", fails), ("open", unclear)):
+    others = [name for name in names if name != decided.name]
+    if len(others) > _NAMED:
+      parts.append(f"{len(others)} others {word}")
+    elif others:
+      parts.append(f"also {word}: {', '.join(others)}")
+  return "; ".join(parts)
+
+
+def _too_few(seeds: int) -> str:
+  if seeds == EXACT or seeds >= MIN_SEEDS:
+    return ""
+  return f"a verdict needs {MIN_SEEDS} seeds"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import rich.box
 import rich.console
 import rich.measure
@@ -90,7 +92,12 @@ def to_markdown(report: claims.Report, run: claims.Run) -> str:
   Returns:
     The text of report.md.
   """
-  parts = [f"# {run.paper}: {run.title}", _how(run), "## Claims"]
+  parts = [
+    f"# {run.paper}: {run.title}",
+    f"`{run.command}`",
+    ", ".join(filter(None, [_how(run), *_when(run)])),
+    "## Claims",
+  ]
   for claim in report.claims:
     parts.append(f"### {claim.id}: {claim.verdict.value}\n\n{claim.statement}")
     parts.append(
@@ -100,12 +107,14 @@ def to_markdown(report: claims.Report, run: claims.Run) -> str:
           ("Paper", claim.paper_figure),
           ("Criterion, fixed before the run", claim.criterion),
           ("Measured", claim.measured),
-          ("95% interval", _interval(claim)),
+          *([_interval(claim)] if _interval(claim) else []),
           ("Runs behind it", _seeds(claim)),
           ("Verdict", claim.verdict.value),
         ],
       )
     )
+    if claim.checks:
+      parts.append(_conditions(claim))
   if report.figures:
     parts.append("## Figures")
   for figure in report.figures:
@@ -157,7 +166,14 @@ def _claims_table(report: claims.Report) -> rich.table.Table:
         (f"Criterion: {claim.criterion}", "dim"),
       ),
       rich.text.Text.assemble(
-        claim.measured, (f"\n95%: {_interval(claim)}; {_seeds(claim)}", "dim")
+        claim.measured,
+        (
+          "\n"
+          + "; ".join(
+            filter(None, [": ".join(_interval(claim)), _seeds(claim)])
+          ),
+          "dim",
+        ),
       ),
       rich.text.Text(claim.verdict.value, style=_COLOURS[claim.verdict]),
     )
@@ -199,11 +215,62 @@ def _how(run: claims.Run) -> str:
   )
 
 
-def _interval(claim: claims.Claim) -> str:
+def _when(run: claims.Run) -> list[str]:
+  """Date and commit, as far as they are known."""
+  commit = run.environment.get("commit")
+  return [
+    str(run.environment.get("date", "")),
+    f"commit {str(commit)[:12]}" if commit else "",
+  ]
+
+
+def _interval(claim: claims.Claim) -> tuple[str, str] | tuple[()]:
+  """What the interval is called and its ends; nothing for an exact value."""
+  exact = claim.seeds == claims.EXACT
   if claim.interval is None:
-    return "none"
+    return () if exact else ("95% interval", "none")
   low, high = claim.interval
-  return f"{low:.4g} to {high:.4g}"
+  if low == high:
+    return ()
+  name = "Numerical tolerance" if exact else "95% interval"
+  return name, f"{low:.4g} to {high:.4g}"
+
+
+def _conditions(claim: claims.Claim) -> str:
+  """All conditions of a claim, folded."""
+  met = sum(check.verdict is claims.Verdict.HOLDS for check in claim.checks)
+  table = markdown_table(
+    ("condition", "value", "from", "to", "required", "verdict"),
+    [
+      (
+        check.name,
+        *map(_number, check.estimate),
+        _required(check),
+        check.verdict.value + (f" ({check.note})" if check.note else ""),
+      )
+      for check in claim.checks
+    ],
+  )
+  what = (
+    "numerical tolerance" if claim.seeds == claims.EXACT else "95% interval"
+  )
+  return (
+    f"<details><summary>Conditions: {met} of {len(claim.checks)} met"
+    f"</summary>\n\n{table}\n\nFrom and to: ends of the {what}.\n\n</details>"
+  )
+
+
+def _required(check: claims.Check) -> str:
+  low, high = math.isfinite(check.lower), math.isfinite(check.upper)
+  if low and high:
+    return f"{_number(check.lower)} to {_number(check.upper)}"
+  if low:
+    return f"above {_number(check.lower)}"
+  return f"below {_number(check.upper)}" if high else "none"
+
+
+def _number(value: float) -> str:
+  return "none" if math.isnan(value) else f"{value:.4g}"
 
 
 def _seeds(claim: claims.Claim) -> str:

@@ -25,9 +25,10 @@ def record(report: claims.Report, run: claims.Run) -> dict[str, Any]:
     run: how it came about.
 
   Returns:
-    A JSON object: `schema`, `paper`, `title`, `budget`, `seed`, `seconds`,
-    `environment`, `claims`, `tables` (with `columns`, the headings, and
-    `rows`) and `figures`, the names of the files.
+    A JSON object: `schema`, `paper`, `title`, `budget`, `seed`, `command`,
+    `seconds`, `environment`, `claims` (with `checks`, the single conditions),
+    `tables` (with `columns`, the headings, and `rows`) and `figures`, the
+    names of the files.
   """
   return {
     "schema": SCHEMA,
@@ -35,6 +36,7 @@ def record(report: claims.Report, run: claims.Run) -> dict[str, Any]:
     "title": run.title,
     "budget": run.budget,
     "seed": run.seed,
+    "command": run.command,
     "seconds": round(run.seconds, 2),
     "environment": run.environment,
     "claims": [
@@ -48,6 +50,7 @@ def record(report: claims.Report, run: claims.Run) -> dict[str, Any]:
         "interval": claim.interval,
         "seeds": claim.seeds,
         "verdict": claim.verdict,
+        "checks": [_check(check) for check in claim.checks],
       }
       for claim in report.claims
     ],
@@ -177,6 +180,19 @@ def _write(path: pathlib.Path, data: bytes) -> None:
     file.write(data)
     file.flush()
     os.fsync(file.fileno())
+
+
+def _check(check: claims.Check) -> dict[str, Any]:
+  """A condition as an object; a bound that is not there is null."""
+  return {
+    "name": check.name,
+    **check.estimate._asdict(),
+    "lower": check.lower,
+    "upper": check.upper,
+    "margin": check.margin,
+    "verdict": check.verdict,
+    "note": check.note,
+  }
 
 
 def _cell(value: Any) -> Any:

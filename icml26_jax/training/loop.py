@@ -276,7 +276,7 @@ class _Meter:
     }
     if "grad_norm" in self._latest:
       scalars["grad_norm"] = self._latest["grad_norm"]
-    if self._line_seconds:
+    if self._line_seconds >= _ENOUGH_SECONDS:
       scalars["tokens_per_second"] = self._line_tokens / self._line_seconds
     return scalars
 

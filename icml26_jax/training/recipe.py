@@ -356,6 +356,28 @@ def load_data(recipe: Recipe, *, with_validation: bool = False) -> Data:
   )
 
 
+def check_process_options(recipe: Recipe, options: Mapping[str, Any]) -> None:
+  """Raises unless a process can be made with these options.
+
+  Args:
+    recipe: the recipe, whose own options they replace.
+    options: keyword arguments of the process, of plain values.
+
+  Raises:
+    ValueError: if an option is unknown, needs code, or its value is wrong.
+  """
+  for name, value in options.items():
+    if name in CODE_OPTIONS:
+      raise ValueError(
+        f"process option {name} is a function or an array, which only code can"
+        f" give, got {value!r}"
+      )
+  try:
+    _make_process(recipe, None, **options)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"process options {dict(options)}: {error}") from error
+
+
 def load_tokenizer(recipe: Recipe) -> tokenizers.Tokenizer:
   """The tokenizer of a recipe; its corpus is read only if it was trained."""
   spec = recipe.data.tokenizer
@@ -383,6 +405,12 @@ def _make_process(recipe, params, **options):
       checks.unknown(f"process_options.{_SPACE}", space, _SPACES)
     )
   make = _PROCESSES[recipe.process]
+  known = set(make.__kwdefaults__ or {})
+  for name in merged:
+    if name not in known:
+      raise ValueError(
+        checks.unknown("process option", name, sorted(known - {*CODE_OPTIONS}))
+      )
   if space == "embedding":
     if make is mdlm.process:
       raise ValueError(
@@ -391,14 +419,7 @@ def _make_process(recipe, params, **options):
       )
     if params is not None:
       merged["embedding"] = dit.embedding_table(params)
-  try:
-    return make(recipe.model.vocab_size, **merged)
-  except TypeError as error:
-    if "unexpected keyword" not in str(error):
-      raise
-    name = str(error).split("'")[1]
-    known = sorted(set(make.__kwdefaults__ or {}) - set(CODE_OPTIONS))
-    raise ValueError(checks.unknown("process option", name, known)) from error
+  return make(recipe.model.vocab_size, **merged)
 
 
 def _check_diffusion(recipe):

@@ -66,7 +66,7 @@ def train(
   Args:
     recipe: the recipe.
     workdir: the run's directory: created, or that of a run of this recipe.
-    stop: the step to stop at; None for the recipe's last.
+    stop: the step to stop at, at most the recipe's last; None for that.
     data: the recipe's data, if it is loaded already.
     notify: called with lines of text on what is going on; None prints them on
       standard error.
@@ -85,8 +85,10 @@ def train(
   """
   notify = _on_first(notify or (lambda line: print(line, file=sys.stderr)))
   stop = recipe.num_steps if stop is None else stop
-  if stop < 1:
-    raise ValueError(f"stop must be at least 1, got {stop}")
+  if not 1 <= stop <= recipe.num_steps:
+    raise ValueError(
+      f"steps must be from 1 to num_steps {recipe.num_steps}, got {stop}"
+    )
   task = recipe_lib.build(recipe)
   setup = _Setup(task)
   notify(setup.describe())

@@ -89,6 +89,8 @@ def read(path: str | os.PathLike) -> dict[str, Any]:
     if record["kind"] != _KIND:
       raise ValueError("of another kind")
     schema, recipe = record["schema"], record["recipe"]
+    if not isinstance(recipe, dict):
+      raise ValueError("of another form")
   except (OSError, ValueError, KeyError, TypeError):
     raise ValueError(
       f"{path} is not the directory of a training run: it has no"

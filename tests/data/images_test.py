@@ -50,7 +50,7 @@ def test_mass_sums_to_one():
 def test_bad_pictures_are_refused():
   with pytest.raises(ValueError, match=r"unknown picture 'camra' .*'camera'"):
     images.load("camra", 8)
-  with pytest.raises(ValueError, match=r"size must be in \[1, inf\], got 0"):
+  with pytest.raises(ValueError, match=r"size must be .* \[?1\b.*, got 0"):
     images.load("camera", 0)
   with pytest.raises(TypeError, match="float"):
     images.load("camera", 8.0)

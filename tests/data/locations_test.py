@@ -1,5 +1,7 @@
 """Folders and atomic writes."""
 
+import errno
+import os
 import pathlib
 
 import pytest
@@ -70,6 +72,15 @@ def test_atomic_file_appears_whole(tmp_path):
     assert not path.exists()
   assert path.read_bytes() == b"all of it"
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_full_disk_is_told_with_the_path(tmp_path):
+  def fail():
+    with locations.atomic_writer(tmp_path / "file"):
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  with pytest.raises(OSError, match=r"No space left on device: '.*file'"):
+    fail()
 
 
 def test_failed_write_leaves_the_earlier_file(tmp_path):

@@ -212,3 +212,26 @@ def test_tokens_outside_the_vocabulary_are_an_error():
     candi.process(VOCAB).corrupt(
       row_keys(0, 1), jnp.full((1, 2), 7), jnp.full(1, 0.5)
     )
+
+
+def test_narrow_tokens_do_not_wrap_in_a_larger_vocabulary():
+  tokens = jnp.full((1, 2), 5, jnp.uint8)
+  xt, _ = candi.corrupt(jax.random.key(0), tokens, 1.0, 1.0, 300)
+  np.testing.assert_array_equal(
+    np.argwhere(np.asarray(xt[0])), [[0, 5], [1, 5]]
+  )
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, np.nan])
+def test_noise_level_that_is_not_positive_is_an_error(sigma):
+  y = jnp.ones((1, 2, 3))
+  one = jnp.ones(1)
+  level = jnp.full(1, sigma)
+  for update in (candi.pf_ode_update, candi.release_update):
+    with pytest.raises(ValueError, match="sigma must be in"):
+      update(y, y, level, one)
+  with pytest.raises(ValueError, match="next_sigma must be in"):
+    candi.release_update(y, y, one, level)
+  params = candi.InputParams(jnp.eye(3), jnp.ones(3))
+  with pytest.raises(ValueError, match="sigma must be in"):
+    candi.embed_input(params, y, jnp.zeros((1, 2), bool), sigma)

@@ -212,3 +212,10 @@ def test_keys_that_do_not_fit_the_rows_are_an_error():
     )
   with pytest.raises(TypeError, match="typed key"):
     categorical.draw(jnp.zeros(2, jnp.uint32), jnp.zeros((2, 2, 2)))
+
+
+def test_nan_known_to_the_compiler_has_no_distribution():
+  draw = jax.jit(
+    lambda key: categorical.draw(key, jnp.full((2, 16, 27), jnp.nan))
+  )
+  np.testing.assert_array_equal(draw(jax.random.key(0)), np.full((2, 16), -1))

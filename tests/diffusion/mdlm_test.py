@@ -361,3 +361,34 @@ def test_tokens_outside_the_vocabulary_are_an_error():
   keys = process_lib.row_keys(jax.random.key(0), 1)
   with pytest.raises(ValueError, match=r"x0 must be in \[0, 5\), got 5"):
     mdlm.process(VOCAB).corrupt(keys, jnp.full((1, 2), 5), jnp.full(1, 0.5))
+
+
+def test_schedule_that_is_nan_gives_nan_not_a_loss_of_zero():
+  _, x0, revealed = example()
+  logits = jnp.zeros((*x0.shape, VOCAB))
+  run = jax.jit(lambda alpha: mdlm.loss(logits, x0, revealed, alpha, -1.0))
+  assert np.isnan(run(jnp.float32(np.nan))).all()
+  assert np.isnan(jax.jit(mdlm.reveal_probability)(jnp.float32(np.nan), 0.5))
+
+
+@pytest.mark.parametrize(
+  ("alpha", "derivative", "message"),
+  [
+    (2.0, -1.0, r"alpha must be in \[0, 1\]"),
+    (-1.0, -1.0, r"alpha must be in \[0, 1\]"),
+    (np.nan, -1.0, r"alpha must be in \[0, 1\]"),
+    (0.5, 1.0, r"alpha_derivative must be in"),
+  ],
+)
+def test_impossible_schedule_is_an_error(alpha, derivative, message):
+  _, x0, revealed = example()
+  logits = jnp.zeros((*x0.shape, VOCAB))
+  with pytest.raises(ValueError, match=message):
+    mdlm.loss(logits, x0, revealed, alpha, derivative)
+
+
+def test_mask_of_another_shape_is_an_error():
+  _, x0, revealed = example()
+  logits = jnp.zeros((*x0.shape, VOCAB))
+  with pytest.raises(ValueError, match=r"mask .* must have one shape"):
+    mdlm.loss(logits, x0, revealed, 0.5, -1.0, mask=jnp.ones(x0.shape[1], bool))

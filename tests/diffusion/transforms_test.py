@@ -55,6 +55,11 @@ def _numpy_top_p(probs, p):
   return kept / kept.sum()
 
 
+def _numpy_min_p(probs, p):
+  kept = np.where(probs >= p * probs.max(), probs, 0.0)
+  return kept / kept.sum()
+
+
 @pytest.mark.parametrize(
   ("make", "oracle", "value"),
   [
@@ -66,6 +71,9 @@ def _numpy_top_p(probs, p):
     (transforms.top_p, _numpy_top_p, 0.01),
     (transforms.top_p, _numpy_top_p, 0.6),
     (transforms.top_p, _numpy_top_p, 0.95),
+    (transforms.min_p, _numpy_min_p, 0.05),
+    (transforms.min_p, _numpy_min_p, 0.5),
+    (transforms.min_p, _numpy_min_p, 1.0),
   ],
 )
 def test_equals_float64_numpy(log_probs, make, oracle, value):
@@ -82,6 +90,7 @@ def test_equals_float64_numpy(log_probs, make, oracle, value):
     transforms.temperature(1.0),
     transforms.top_k(6),
     transforms.top_p(1.0),
+    transforms.min_p(0.0),
   ],
 )
 def test_limiting_value_changes_nothing(log_probs, transform):
@@ -95,6 +104,7 @@ def test_limiting_value_changes_nothing(log_probs, transform):
     transforms.temperature(0.1),
     transforms.top_k(2),
     transforms.top_p(0.5),
+    transforms.min_p(0.5),
   ],
 )
 def test_revealed_token_stays_certain(log_probs, transform):
@@ -104,7 +114,8 @@ def test_revealed_token_stays_certain(log_probs, transform):
 
 
 @pytest.mark.parametrize(
-  "transform", [transforms.top_k(2), transforms.top_p(0.4)]
+  "transform",
+  [transforms.top_k(2), transforms.top_p(0.4), transforms.min_p(1.0)],
 )
 def test_equally_probable_tokens_all_stay(transform):
   log_probs = jnp.full((1, 1, 4), -math.log(4.0))
@@ -131,9 +142,12 @@ def test_transforms_chain_from_left_to_right(latent, log_probs):
     (transforms.temperature, 0.0, "temperature must be in"),
     (transforms.temperature, math.inf, "temperature must be in"),
     (transforms.temperature, math.nan, "temperature must be in"),
-    (transforms.top_k, 0, "k must be in"),
+    (transforms.top_k, 0, "k must be"),
     (transforms.top_p, 0.0, "p must be in"),
     (transforms.top_p, 1.1, "p must be in"),
+    (transforms.min_p, -0.1, "p must be in"),
+    (transforms.min_p, 1.1, "p must be in"),
+    (transforms.min_p, math.nan, "p must be in"),
   ],
 )
 def test_bad_value_is_refused(make, value, message):

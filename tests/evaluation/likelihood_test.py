@@ -229,8 +229,7 @@ def test_ar_nll_is_that_of_the_chain():
   tokens = np.asarray(_tokens())
   mask = np.random.default_rng(2).random((7, 5)) < 0.6
   log_probs = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
-  visible = np.where(mask, tokens, 0)
-  each = np.where(mask, -log_probs[np.roll(visible, 1, 1), tokens], 0.0)[:, 1:]
+  each = np.where(mask, -log_probs[np.roll(tokens, 1, 1), tokens], 0.0)[:, 1:]
   for size in (3, 100):
     got = jax.jit(
       lambda tokens, mask, size=size: likelihood.ar_nll(
@@ -241,6 +240,17 @@ def test_ar_nll_is_that_of_the_chain():
     expected = each.sum() / mask[:, 1:].sum()
     np.testing.assert_allclose(got.nats_per_token, expected, rtol=1e-5)
     np.testing.assert_array_equal(got.num_tokens, mask[:, 1:].sum(axis=1))
+
+
+def test_ar_nll_reads_padding_as_token_0():
+  table = np.random.default_rng(0).normal(size=(4, 4))
+  tokens = np.array([[2, 9, 1, -1]])
+  mask = np.array([[True, False, True, False]])
+  got = likelihood.ar_nll(_bigram(table), tokens, mask=jnp.asarray(mask))
+  log_probs = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+  np.testing.assert_allclose(got.nats, [-log_probs[0, 1]], rtol=1e-5)
+  with pytest.raises(ValueError, match=r"tokens must be in \[0, 4\), got 9"):
+    likelihood.ar_nll(_bigram(table), tokens)
 
 
 def test_ar_nll_of_uniform_predictions():

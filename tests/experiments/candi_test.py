@@ -11,8 +11,10 @@ from experiments import reproduce
 from experiments.papers import _text_models as text_models
 from experiments.papers import candi as paper
 from experiments.papers._candi import (
+  comparison,
   corpus,
   dissonance,
+  figures,
   guidance,
   oracle,
   trained,
@@ -20,7 +22,7 @@ from experiments.papers._candi import (
 from icml26_jax.diffusion import candi, mdlm, sampling
 from icml26_jax.diffusion import process as process_lib
 from icml26_jax.diffusion.guidance import discrete
-from icml26_jax.evaluation import linear_probe, sample_quality
+from icml26_jax.evaluation import intervals, linear_probe, sample_quality
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 16, 17, 64, 65])
@@ -193,6 +195,107 @@ def test_success_that_is_not_reached_is_left_open():
   assert found.estimate[0] == 0.0
   assert np.isnan(found.estimate[1])
   assert np.isnan(found.low[1])
+
+
+def test_levels_that_are_not_reached_are_explained():
+  sweeps = {
+    "low": _sweep([2.0, 3.0], [0.1, 0.4]),
+    "high": _sweep([2.0, 3.0], [0.3, 0.9]),
+  }
+  names = ("low", "high")
+  assert (
+    guidance.why_open(sweeps, names, 0.5) == "low covers success of 10% to 40%"
+  )
+  assert (
+    guidance.why_open(sweeps, names, 0.2) == "high covers success of 30% to 90%"
+  )
+  assert "and high covers" in guidance.why_open(sweeps, names, 0.95)
+  assert (
+    guidance.why_open(sweeps, names, 0.4) == "not covered in every resample"
+  )
+
+
+def test_guidance_table_has_intervals_over_sequences():
+  sweep = _sweep([2.0, 3.0], [0.25, 1.0])
+  table = figures.guidance_table({"MDLM": sweep}, "note")
+  name, scale, success, nll, entropy = table.rows[0]
+  assert (name, scale, entropy) == ("MDLM", 0, 1.0)
+  assert success.value == 25.0
+  # Quantile 1.972 of Student's distribution with 199 degrees of freedom.
+  expected = 1.972 * 100 * np.sqrt(0.25 * 0.75 / 199)
+  assert success.high - success.value == pytest.approx(expected, rel=1e-3)
+  spread = 1.972 * np.std(sweep.nll[0], ddof=1) / np.sqrt(200)
+  assert nll.value - nll.low == pytest.approx(spread, rel=1e-3)
+  assert table.note == "note"
+
+
+def _quality(nll, kl, entropy):
+  return sample_quality.Quality(
+    *(
+      intervals.Interval(
+        np.float64(x), np.float64(x - 0.1), np.float64(x + 0.1)
+      )
+      for x in (nll, entropy, kl)
+    )
+  )
+
+
+def test_conditions_ask_for_better_text_as_varied_as_the_real():
+  differences = {
+    2: _quality(-0.3, -0.2, 0.0),
+    4: _quality(0.3, -0.2, 0.0),
+  }
+  entropies = {
+    n: intervals.Interval(*map(np.float64, ends))
+    for n, ends in {2: (2.8, 2.79, 2.81), 4: (2.83, 2.82, 2.84)}.items()
+  }
+  found = comparison.checks(differences, entropies, 2.82, 0.05)
+  assert [check.verdict for check in found] == [
+    "holds",
+    "holds",
+    "holds",
+    "fails",
+    "holds",
+    "holds",
+  ]
+  # The miss is named by the claim itself.
+  assert comparison.gains(differences, found) == (
+    "NLL minus MDLM's: -0.300 at N=2"
+  )
+
+
+def test_a_far_reference_does_not_squeeze_the_curves():
+  qualities = {
+    ("MDLM", n): _quality(4.0 + 1 / n, 0.5 / n + 0.2, 2.8) for n in (1, 2, 4)
+  }
+  figure = figures.quality_figure(
+    "x",
+    "caption",
+    qualities,
+    ["MDLM"],
+    "text",
+    {"nll": 1.302, "kl": 0.2, "entropy": 2.85},
+  ).figure
+  nll, kl, entropy = figure.axes
+  assert nll.get_ylim()[0] > 3.9
+  assert [text.get_text() for text in nll.texts] == ["↓ text: 1.302"]
+  for axis, value in ((kl, 0.2), (entropy, 2.85)):
+    assert list(axis.lines[-1].get_ydata()) == [value, value]
+    assert not axis.texts
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.texts] == ["MDLM", "text"]
+  assert all(axis.get_title() for axis in figure.axes)
+
+
+def test_curves_of_dissonance_are_told_apart():
+  axis = dissonance.figure().figure.axes[0]
+  curves = [line for line in axis.lines if len(line.get_xdata()) == 200]
+  assert len(curves) == 5
+  looks = {(line.get_linestyle(), line.get_linewidth()) for line in curves}
+  assert len(looks) == 5
+  dots = [line for line in axis.lines if line.get_marker() == "o"]
+  assert {float(dot.get_ydata()[0]) for dot in dots} == {0.5}
+  assert all(dot.get_color() != "black" for dot in dots)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,22 @@ def test_damaged_checkpoint_is_skipped(whole_run, tmp_path, capfd):
       ValueError,
       r"process option 'udpate' \(did you mean 'update'",
     ),
+    (
+      {"process_options": {"guidance": 3}},
+      ValueError,
+      "guidance is a function or an array, which only code can give",
+    ),
+    ({"process_options": {"vocab_size": 3}}, ValueError, "unknown process opt"),
+    (
+      {"process_options": {"r_max": "abc"}},
+      ValueError,
+      r"'r_max': 'abc'}: could not convert",
+    ),
+    (
+      {"process_options": {"eps": None}},
+      ValueError,
+      r"process options {'eps': None}: ",
+    ),
   ],
 )
 def test_bad_option_is_refused(whole_run, options, error, message):

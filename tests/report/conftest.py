@@ -16,6 +16,8 @@ RUN = claims.Run(
     "device": "cpu",
     "devices": 1,
     "cores": 2,
+    "date": "2026-07-01 12:00 UTC",
+    "commit": "0123456789abcdef" * 2 + "01234567",
   },
 )
 

@@ -50,8 +50,25 @@ def test_json_has_the_fields_of_schema_1(tmp_path, report, run):
     "interval",
     "seeds",
     "verdict",
+    "checks",
   }
   assert found["claims"][0]["interval"] == [-0.12, -0.08]
+  assert found["claims"][0]["checks"] == [
+    {
+      "name": "difference at N=2",
+      "value": -0.1,
+      "low": -0.12,
+      "high": -0.08,
+      "lower": None,
+      "upper": 0.0,
+      "margin": 0.08,
+      "verdict": "holds",
+      "note": "",
+    }
+  ]
+  assert found["command"] == (
+    "python -m experiments.reproduce --paper=candi --budget=small --seed=7"
+  )
   wide, narrow = found["tables"]
   assert wide["rows"][0][0] == {"value": 3.0, "low": 2.9, "high": 3.1}
   assert narrow["columns"] == ["process", "NLL (nats)"]

@@ -54,7 +54,8 @@ def test_loss_falls_and_everything_is_written(make_recipe, tmp_path):
   assert (
     "parameters on mesh data=1 x fsdp=1 x model=1, using 1 of 8" in lines[0]
   )
-  assert lines[1] == f"fresh start: no checkpoint in {tmp_path / 'run'}"
+  assert "tokens to learn from" in lines[1]
+  assert lines[2] == f"fresh start: no checkpoint in {tmp_path / 'run'}"
   saved = tmp_path / "run" / checkpoint.FOLDER
   assert sorted(int(path.name) for path in saved.iterdir()) == [12, 16, 20]
   # The average is what is sampled with, and it is not the last iterate.
@@ -72,7 +73,7 @@ def test_stopping_and_going_on_changes_no_bit(make_recipe, tmp_path):
   first, _ = _train(recipe, tmp_path / "cut", stop=4)
   assert int(first.state.step) == 4
   second, lines = _train(recipe, tmp_path / "cut")
-  assert lines[1] == f"resumed from step 4 of {tmp_path / 'cut'}"
+  assert lines[2] == f"resumed from step 4 of {tmp_path / 'cut'}"
   for name in ("params", "ema_params", "opt_state"):
     _assert_same(getattr(second.state, name), getattr(whole.state, name))
   assert _losses(tmp_path / "cut") == _losses(tmp_path / "whole")
@@ -186,6 +187,9 @@ def test_recipe_that_does_not_fit_writes_nothing(
   assert not (tmp_path / "run").exists()
 
 
-def test_stopping_before_the_start_is_refused(make_recipe, tmp_path):
-  with pytest.raises(ValueError, match="stop must be at least 1, got 0"):
-    _train(make_recipe(), tmp_path / "run", stop=0)
+@pytest.mark.parametrize("stop", [0, 7])
+def test_stopping_outside_the_run_is_refused(make_recipe, tmp_path, stop):
+  with pytest.raises(
+    ValueError, match=f"steps must be from 1 to .* got {stop}"
+  ):
+    _train(make_recipe(num_steps=6), tmp_path / "run", stop=stop)

@@ -48,13 +48,15 @@ def checks(bound: float) -> list[claims.Check]:
 
   found = [
     claims.below(
-      f"r at rho = 1/2, V={large} less V={small}", exact(after - before), 0.0
+      f"r where half is lost at V = {large:,} minus V = {small:,}",
+      exact(after - before),
+      0.0,
     )
     for small, large, before, after in zip(
       sizes, sizes[1:], ranks, ranks[1:], strict=False
     )
   ]
-  name = f"r at rho = 1/2, V={sizes[-1]}"
+  name = f"r where half is lost at V = {sizes[-1]:,}"
   return [*found, claims.below(name, exact(ranks[-1]), bound)]
 
 
@@ -89,7 +91,7 @@ def figure() -> claims.Figure:
       np.asarray(rank),
       color="black",
       linewidth=4.5,
-      label="geometry lost, any V",
+      label="geometry lost (r), any V",
     )
     for index, size in enumerate(VOCAB_SIZES):
       rho = identifiability.identity_corruption(size, jnp.asarray(_SIGMAS))
@@ -98,22 +100,32 @@ def figure() -> claims.Figure:
         _SIGMAS,
         np.asarray(rho),
         index=index,
-        label=f"identity lost, V = {size:,}",
+        label=f"identity lost (rho), V = {size:,}",
         marker="",
         # V = 2 lies on the black line.
-        **({"color": plots.PALETTE[5], "linestyle": ":"} if size == 2 else {}),
+        **({"color": plots.PALETTE[5], "linewidth": 1.5} if size == 2 else {}),
       )
     for index, size in enumerate(VOCAB_SIZES):
       if size > 2:
         sigma, value = half_lost(size)
         colour = plots.PALETTE[index]
         axis.plot([sigma] * 2, [value, 0.5], color=colour, linewidth=1.0)
-        axis.plot([sigma], [0.5], marker="o", color=colour)
-        axis.plot([sigma], [value], marker="o", color="black", markersize=4)
+        # A white rim sets the dots off from the lines.
+        axis.plot(
+          [sigma] * 2,
+          [0.5, value],
+          marker="o",
+          color=colour,
+          linestyle="",
+          markersize=9,
+          markeredgecolor="white",
+          zorder=5,
+          clip_on=False,
+        )
     axis.set(
       xscale="log",
       xlabel="standard deviation of the noise, sigma",
-      ylabel="share",
+      ylabel="share of tokens lost (rho),\nof wrong tokens nearer (r)",
       ylim=(0.0, 1.02),
     )
     axis.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10])

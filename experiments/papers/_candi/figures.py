@@ -14,11 +14,16 @@ from icml26_jax.report import claims, plots
 # (name, N) to the three measures with their intervals.
 Qualities = Mapping[tuple[str, int], sample_quality.Quality]
 
+# Name, label of the axis, title.
 _MEASURES = (
-  ("nll", "NLL (nats per character)"),
-  ("kl", "bigram KL (nats)"),
-  ("entropy", "unigram entropy (nats)"),
+  ("nll", "NLL (nats per character)", "Likelihood: lower is better"),
+  ("kl", "bigram KL (nats)", "Pairs of characters: lower is better"),
+  ("entropy", "unigram entropy (nats)", "Variety: that of real text is best"),
 )
+
+# A line to compare with that is further from the curves than this share of
+# their height is not drawn, but named at the edge.
+_FAR = 0.5
 
 # Masked diffusion and CANDI look as they do in the other figures.
 _GUIDANCE_LINES = (
@@ -46,7 +51,7 @@ def quality_table(
     note: below the table.
   """
   rows = tuple(
-    (name, n, *(estimate(getattr(quality, m)) for m, _ in _MEASURES))
+    (name, n, *(estimate(getattr(quality, m)) for m, *_ in _MEASURES))
     for (name, n), quality in qualities.items()
   )
   columns = (
@@ -64,7 +69,8 @@ def quality_figure(
   caption: str,
   qualities: Qualities,
   names: Sequence[str],
-  references: Mapping[str, tuple[float, str]],
+  reference: str,
+  values: Mapping[str, float],
 ) -> claims.Figure:
   """The three measures against the number of network calls.
 
@@ -73,46 +79,38 @@ def quality_figure(
     caption: below the figure.
     qualities: what was measured.
     names: samplers to draw.
-    references: measure to a value to compare with, and what it is.
+    reference: what the curves are compared with.
+    values: its measures, as far as they are known.
   """
   drawn, axes = plots.new(3, panel=(4.4, 4.2))
   with plots.style():
-    for axis, (measure, label) in zip(axes[0], _MEASURES, strict=True):
+    for axis, (measure, label, title) in zip(axes[0], _MEASURES, strict=True):
       for index, name in enumerate(names):
-        steps = [n for found, n in qualities if found == name]
-        values = [getattr(qualities[name, n], measure) for n in steps]
+        steps = [n for job, n in qualities if job == name]
+        found = [getattr(qualities[name, n], measure) for n in steps]
         plots.line(
           axis,
           steps,
-          [value.estimate for value in values],
+          [interval.estimate for interval in found],
           index=index,
           label=name if measure == "nll" else None,
           interval=(
-            [value.low for value in values],
-            [value.high for value in values],
+            [interval.low for interval in found],
+            [interval.high for interval in found],
           ),
         )
-      if measure in references:
-        plots.reference(axis, *references[measure])
-        axis.legend(*_only(axis, references[measure][1]), loc="upper right")
       ticks = sorted({n for _, n in qualities})
       axis.set_xscale("log", base=2)
       axis.set_xticks(ticks, [str(n) for n in ticks])
-      axis.set(xlabel="network calls N", ylabel=label)
+      axis.set(xlabel="network calls N", ylabel=label, title=title)
       if measure == "kl":
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axis.yaxis.set_minor_formatter(ticker.NullFormatter())
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    kept = [
-      (handle, label)
-      for handle, label in zip(handles, labels, strict=True)
-      if label in names
-    ]
-    drawn.legend(
-      *zip(*kept, strict=True), loc="outside lower center", ncols=len(kept)
-    )
+      if measure in values:
+        _compare(axis, values[measure], reference)
+    _legend_below(drawn, axes[0])
   return claims.Figure(id, caption, drawn)
 
 
@@ -131,15 +129,23 @@ def guidance_figure(
   drawn, axes = plots.new(panel=(7.2, 4.6))
   axis = axes[0, 0]
   with plots.style():
-    for level in levels:
-      axis.axvline(100 * level, color="#BBBBBB", linewidth=6, alpha=0.4)
+    for index, level in enumerate(levels):
+      axis.axvline(
+        100 * level,
+        color="#BBBBBB",
+        linewidth=6,
+        alpha=0.4,
+        label=None if index else "compared here",
+      )
     for name, sweep in sweeps.items():
+      nll = intervals.t_interval(sweep.nll)
       plots.line(
         axis,
         100 * sweep.success.mean(axis=1),
-        sweep.nll.mean(axis=1),
+        nll.estimate,
         index=_GUIDANCE_LINES.index(name),
         label=name,
+        interval=(nll.low, nll.high),
       )
     plots.reference(axis, entropy_rate, "entropy rate of the chain")
     top = max(
@@ -150,28 +156,44 @@ def guidance_figure(
       xlabel="judged success (%)",
       ylabel="chain NLL (nats per character)",
       xlim=(0, 101),
-      ylim=(entropy_rate - 0.1, top + 0.3),
+      ylim=(entropy_rate - 0.03, top + 0.1),
     )
-    axis.legend(loc="upper left")
+    _legend_below(drawn, [axis], columns=3)
   return claims.Figure(
     "guidance",
     "Steering a sampler of Python's language reference towards names in source"
     " code, harder and harder from left to right, at N = 8 calls. Lower is"
-    " better at equal success; the grey bands are the shares of success at"
-    " which the methods are compared.",
+    " better at equal success; the upright grey bars are the shares of success"
+    " at which the methods are compared. Bands: 95% intervals of NLL over"
+    " sequences.",
     drawn,
   )
 
 
-def guidance_table(sweeps: Mapping[str, guidance.Sweep]) -> claims.Table:
-  """One row a method and strength."""
+def guidance_table(
+  sweeps: Mapping[str, guidance.Sweep], note: str
+) -> claims.Table:
+  """One row a method and strength.
+
+  Args:
+    sweeps: what was measured.
+    note: below the table.
+  """
   rows = []
   for name, sweep in sweeps.items():
-    success, nll = sweep.success.mean(axis=1), sweep.nll.mean(axis=1)
-    for scale, *values in zip(
-      sweep.scales, 100 * success, nll, sweep.entropy, strict=True
+    success = np.transpose(intervals.t_interval(100.0 * sweep.success))
+    nll = np.transpose(intervals.t_interval(sweep.nll))
+    for scale, *both, entropy in zip(
+      sweep.scales, success, nll, sweep.entropy, strict=True
     ):
-      rows.append((name, scale, *map(float, values)))
+      rows.append(
+        (
+          name,
+          scale,
+          *(claims.Estimate(*map(float, ends)) for ends in both),
+          float(entropy),
+        )
+      )
   columns = (
     claims.Column("method"),
     claims.Column("strength", 0),
@@ -184,8 +206,7 @@ def guidance_table(sweeps: Mapping[str, guidance.Sweep]) -> claims.Table:
     "Guidance by strength, N = 8",
     columns,
     tuple(rows),
-    note="Strengths of the two kinds are in units of their own. Nats per"
-    " character.",
+    note=note,
   )
 
 
@@ -194,8 +215,37 @@ def over_seeds(samples: Sequence[sample_quality.Scores]) -> np.ndarray:
   return np.array([sample_quality.measure(sample) for sample in samples]).T
 
 
-def _only(axis, label):
-  """Handles and labels of one entry."""
-  handles, labels = axis.get_legend_handles_labels()
-  index = labels.index(label)
-  return [handles[index]], [label]
+def _compare(axis, value, label):
+  """A line at a value, or a note at the edge if it would squeeze the curves."""
+  to_axes = axis.transAxes.inverted().transform
+  at = to_axes(axis.transData.transform((axis.get_xlim()[0], value)))[1]
+  if -_FAR <= at <= 1 + _FAR:
+    plots.reference(axis, value, label)
+    return
+  below = at < 0
+  # Room for the note between the curves and the edge.
+  edge = axis.transAxes.transform((0, -0.12 if below else 1.12))
+  end = axis.transData.inverted().transform(edge)[1]
+  axis.set_ylim(**{"bottom" if below else "top": end})
+  axis.annotate(
+    f"{'↓' if below else '↑'} {label}: {value:.3f}",
+    (0.03, 0.03) if below else (0.97, 0.97),
+    xycoords="axes fraction",
+    ha="left" if below else "right",
+    va="bottom" if below else "top",
+    color="#555555",
+  )
+
+
+def _legend_below(drawn, axes, columns=None):
+  """One legend for all panels, each label once."""
+  entries = {}
+  for axis in axes:
+    for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+      entries.setdefault(label, handle)
+  drawn.legend(
+    entries.values(),
+    entries.keys(),
+    loc="outside lower center",
+    ncols=columns or len(entries),
+  )

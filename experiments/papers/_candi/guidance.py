@@ -9,7 +9,7 @@ construction.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 from typing import NamedTuple
 
@@ -223,7 +223,7 @@ def difference_at_success(
   *,
   num_resamples: int = 1000,
 ) -> intervals.Interval:
-  """`nll_at_success` of one method less another's, with 95% intervals.
+  """`nll_at_success` of one method minus another's, with 95% intervals.
 
   Both are resampled with the same sequences.
 
@@ -259,6 +259,26 @@ def difference_at_success(
     np.arange(size), key, num_resamples=num_resamples, statistic=of_rows
   )
   return found._replace(estimate=found.estimate[:, 0])
+
+
+def why_open(
+  sweeps: Mapping[str, Sweep], names: Sequence[str], level: float
+) -> str:
+  """Why two methods could not be compared at a share of success, in words.
+
+  Args:
+    sweeps: samples of the methods.
+    names: the two.
+    level: the share.
+  """
+  parts = []
+  for name in names:
+    success = sweeps[name].success.mean(axis=1)
+    if not success.min() <= level <= success.max():
+      parts.append(
+        f"{name} covers success of {success.min():.0%} to {success.max():.0%}"
+      )
+  return " and ".join(parts) or "not covered in every resample"
 
 
 def _program(

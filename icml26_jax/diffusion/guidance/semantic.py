@@ -174,7 +174,7 @@ def sake(
   Args:
     embed: `[V, d]` float token embeddings, of the model itself or of a small
       encoder.
-    lam: strength; a Python number 0 gives the identity.
+    lam: strength; with 0 it changes nothing, but still tells the entropy.
     target: normalised entropy at which guidance turns its sign, in (0, 1).
     h: bandwidth of "rbf"; None for the median distance of the embeddings,
       computed once.
@@ -188,7 +188,8 @@ def sake(
     tilt_embed: `[V, d]` float embeddings of the control.
 
   Returns:
-    A transform without memory.
+    A transform whose memory is the `Info` of the last step, for
+    `sampling.sample(record=...)`.
 
   Raises:
     ValueError: as `guide`.
@@ -199,11 +200,13 @@ def sake(
   unit = _unit_rows("embed", embed.astype(jnp.float32))
   if h is None and kind == "rbf":
     h = kernel_entropy.median_distance(unit)
-  if checks.is_concrete(lam) and float(lam) == 0.0:
-    return process_lib.identity()
+
+  def init(tokens):
+    return Info(*(jnp.zeros(tokens.shape[0]) for _ in Info._fields))
 
   def update(logits, state, step):
-    guided, _ = guide(
+    del state
+    return guide(
       logits,
       embed,
       ~step.latent.revealed,
@@ -219,9 +222,8 @@ def sake(
       position_kind=position_kind,
       tilt_embed=tilt_embed,
     )
-    return guided, state
 
-  return process_lib.LogitTransform(lambda tokens: (), update)
+  return process_lib.LogitTransform(init, update)
 
 
 def shuffle_embeddings(key: jax.Array, embed: jax.Array) -> jax.Array:

@@ -52,8 +52,8 @@ def signed_wasserstein(
   Raises:
     ValueError: if shapes are not one square shape, masses differ by more than
       1e-6 of the larger sum of absolute values, a pixel is not finite, `p` is
-      below 1, `solver` is unknown, or `epsilon` is not positive or is given to
-      the exact solver.
+      below 1, `solver` is unknown, or `epsilon` is not in (0, inf) or is
+      given to the exact solver.
     TypeError: if an image is complex, `p` no number, or the images are traced
       and the solver is exact.
     RuntimeError: if the network simplex found no best plan.
@@ -79,15 +79,17 @@ def signed_wasserstein(
     )
     return exact.transport_cost(source, target, p, torus=torus) ** (1 / p)
   epsilon = _EPSILON if epsilon is None else epsilon
-  checks.check_range("epsilon", epsilon, low=0.0, open_low=True)
-  source, target = pairs.marginals(_floating(a), _floating(b), p)
+  checks.check_range(
+    "epsilon",
+    epsilon,
+    low=0.0,
+    high=float("inf"),
+    open_low=True,
+    open_high=True,
+  )
+  source, target = pairs.marginals(pairs.floating(a), pairs.floating(b), p)
   cost = sinkhorn.transport_cost(
     source, target, p, epsilon=epsilon, torus=torus
   )
   # Entropy spreads even what need not move.
   return jnp.where(jnp.all(source == target), 0, cost ** (1 / p))
-
-
-def _floating(image) -> jax.Array:
-  image = jnp.asarray(image)
-  return image.astype(jnp.promote_types(image.dtype, jnp.float32))

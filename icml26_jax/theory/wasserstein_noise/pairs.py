@@ -25,7 +25,15 @@ def split_signed(a: jax.Array) -> tuple[jax.Array, jax.Array]:
     `(pos, neg)`, both non-negative, with `a == pos - neg`; at each pixel one
     of them is zero.
   """
-  return jnp.maximum(a, 0), jnp.maximum(-a, 0)
+  pos = jnp.maximum(a, 0)
+  # Not from -a, which wraps around where integers have no sign.
+  return pos, pos - a
+
+
+def floating(image) -> jax.Array:
+  """An image as floating-point numbers of at least single precision."""
+  image = jnp.asarray(image)
+  return image.astype(jnp.promote_types(image.dtype, jnp.float32))
 
 
 def marginals(a, b, p: float):

@@ -101,8 +101,7 @@ def mass_lower_bound(a: jax.Array, b: jax.Array, p: float) -> jax.Array:
 
 
 def _difference(a, b) -> jax.Array:
-  difference = jnp.asarray(a) - jnp.asarray(b)
-  return difference.astype(jnp.promote_types(difference.dtype, jnp.float32))
+  return pairs.floating(a) - pairs.floating(b)
 
 
 def _magnitude(x: jax.Array) -> jax.Array:

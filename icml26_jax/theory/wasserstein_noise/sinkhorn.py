@@ -37,7 +37,7 @@ def transport_cost(
   target: jax.Array,
   p: float,
   *,
-  epsilon: float,
+  epsilon: float | jax.Array,
   torus: bool = True,
   tolerance: float = 1e-4,
   max_iterations: int = 2000,
@@ -69,7 +69,8 @@ def transport_cost(
   """
   n = source.shape[0]
   largest = float(grid.distance_table(n, torus=torus).max() ** p) or 1.0
-  ground = _ground(n, p, largest, torus)
+  ground = _ground(n, p, largest, torus, source.dtype)
+  epsilon = jnp.asarray(epsilon, source.dtype)
   # Of masses that differ by rounding, what both have is moved.
   mass = jnp.minimum(jnp.sum(source), jnp.sum(target))
   a = source / jnp.where(mass > 0, jnp.sum(source), 1)
@@ -131,14 +132,16 @@ def _log(x: jax.Array) -> jax.Array:
   return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), -jnp.inf)
 
 
-def _ground(n: int, p: float, largest: float, torus: bool) -> _Ground:
+def _ground(
+  n: int, p: float, largest: float, torus: bool, dtype: jnp.dtype
+) -> _Ground:
   """The cost c^p / largest between the pixels of an image."""
   if p == 2:
     apart = np.abs(np.arange(n)[:, None] - np.arange(n))
     axis = grid.axis_distances(n, torus=torus)[apart] ** 2 / largest
-    return _separable(jnp.asarray(axis))
-  cost = grid.torus_cost(n, torus=torus) ** p / largest
-  return _dense(cost)
+    return _separable(jnp.asarray(axis, dtype))
+  cost = grid.torus_cost(n, torus=torus).astype(dtype)
+  return _dense(cost**p / largest)
 
 
 def _dense(cost: jax.Array) -> _Ground:

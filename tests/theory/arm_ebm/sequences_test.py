@@ -56,6 +56,16 @@ def test_scores_and_laws_equal_brute_force(make_tables, brute_force, eos):
   np.testing.assert_allclose(got, expected - log_z, atol=EXACT)
 
 
+def test_sizes_grow_as_the_paper_counts_them():
+  shapes = [jnp.zeros((8**t, 8)) for t in range(6)]
+  logits = jax.eval_shape(
+    lambda r: arm_ebm.rewards_to_logits(r, eos=False), shapes
+  )
+  assert sum(table.size for table in logits) == 299_592
+  tokens, _ = arm_ebm.enumerate_sequences(8, 6, eos=False)
+  assert len(tokens) == 262_144
+
+
 def test_one_token_of_fixed_length_is_certain(make_tables):
   tokens, lengths = arm_ebm.enumerate_sequences(1, 5, eos=False)
   assert len(tokens) == 1
@@ -197,7 +207,7 @@ def test_tokens_must_be_integers(make_tables):
 def test_too_many_sequences_are_refused_with_their_number():
   with pytest.raises(ValueError, match="give 33,554,432 sequences"):
     arm_ebm.enumerate_sequences(2, 25, eos=False)
-  with pytest.raises(ValueError, match="vocab_size must be in"):
+  with pytest.raises(ValueError, match="vocab_size must be"):
     arm_ebm.enumerate_sequences(0, 2, eos=False)
-  with pytest.raises(ValueError, match="num_steps must be in"):
+  with pytest.raises(ValueError, match="num_steps must be"):
     arm_ebm.enumerate_sequences(2, 0, eos=True)

@@ -66,6 +66,15 @@ def test_parts_add_up_and_do_not_overlap():
   np.testing.assert_array_equal(pos, np.where(a > 0, a, 0))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_parts_of_integers_are_integers(dtype):
+  a = np.array([[0, 3], [250, 1]], dtype)
+  pos, neg = wasserstein_noise.split_signed(a)
+  assert pos.dtype == neg.dtype == dtype
+  np.testing.assert_array_equal(pos, a)
+  np.testing.assert_array_equal(neg, np.zeros_like(a))
+
+
 def test_image_without_negative_pixels_is_its_positive_part():
   a = np.arange(4.0).reshape(2, 2)
   pos, neg = wasserstein_noise.split_signed(a)

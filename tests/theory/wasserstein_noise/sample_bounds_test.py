@@ -189,7 +189,9 @@ def test_precision_is_kept_and_at_least_single():
   a, b = np.eye(2), np.eye(2)[::-1]
   half = [jnp.asarray(x, jnp.bfloat16) for x in (a, b)]
   whole = [x.astype(int) for x in (a, b)]
-  for x, y in (half, whole):
+  # Their differences would wrap around.
+  unsigned = [x.astype(np.uint8) for x in (a, b)]
+  for x, y in (half, whole, unsigned):
     for got in (tree(x, y, 1), spectral(x, y), lower(x, y, 1)):
       assert got.dtype == jnp.float32
     np.testing.assert_allclose(tree(x, y, 1), np.sqrt(2), rtol=1e-6)
