@@ -266,6 +266,7 @@ def show(record: dict[str, Any]) -> None:
   width = min(max(console.width, _MIN_WIDTH), _MAX_WIDTH)
   table = rich.table.Table(
     box=rich.box.SIMPLE_HEAD,
+    padding=(0, 1, 0, 0),
     title=f"{record['model']}, {record['rows']} x {record['length']} tokens of"
     f" {record['corpus']}",
     title_justify="left",
@@ -273,9 +274,9 @@ def show(record: dict[str, Any]) -> None:
   for name, options in (
     ("law", {"no_wrap": True}),
     ("layers", {"justify": "right"}),
-    ("largest", {"justify": "right"}),
+    ("largest", {"justify": "right", "no_wrap": True}),
     ("control", {"no_wrap": True}),
-    ("weakest", {"justify": "right"}),
+    ("weakest", {"justify": "right", "no_wrap": True}),
     ("verdict", {"no_wrap": True}),
   ):
     table.add_column(name, **options)

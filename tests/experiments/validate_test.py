@@ -320,6 +320,48 @@ def test_program_tells_by_its_exit_code(programs, folder, tmp_path):
   del programs.env["PYTHONPATH"]
 
 
+def test_table_fits_a_narrow_terminal(capsys, monkeypatch):
+  monkeypatch.setenv("COLUMNS", "80")
+  rows = [
+    measure.Row(
+      "attention_gain",
+      126,
+      1.25e-7,
+      3,
+      "value_output_per_head",
+      0.5,
+      "no power",
+    ),
+    measure.Row("output", 1, float("nan"), 0, "", float("nan"), "broken"),
+  ]
+  validate.show(
+    {
+      "model": "some",
+      "rows": 2,
+      "length": 64,
+      "corpus": "stdlib:prose",
+      "laws": [row._asdict() for row in rows],
+      "rotary_pairing": measure.Pairing(
+        "half", 5.0, 4.0, -1.5, -0.5, "broken"
+      )._asdict(),
+      "absent": {"router": "there are [no] experts"},
+      "tolerance": 1e-6,
+    }
+  )
+  printed = capsys.readouterr().out
+  assert "\u2026" not in printed
+  assert max(map(len, printed.splitlines())) <= 80
+  words = [line.split() for line in printed.splitlines()]
+  assert [
+    "attention_gain", "126", "1.2e-07", "value_output_per_head", "5.0e-01",
+    "no", "power",
+  ] in words  # fmt: skip
+  assert ["output", "1", "NaN", "-", "broken"] in words
+  assert "output is broken, most in layer 0 of 0 to 0" in printed
+  assert "there are [no] experts" in printed
+  assert "4.00 with the other pairing: broken" in " ".join(printed.split())
+
+
 def _load(source, **options):
   options = dict(corpus="random", rows=1, length=8, seed=0) | options
   return loading.load(str(source), **options)
