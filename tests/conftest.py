@@ -13,6 +13,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # machine-wide lock, and asks a metadata server that is not there.
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+# Most of the tests' time is compilation, of programs that run once and are
+# small: the code generator's optimisation, a third of it, does not pay. What
+# XLA itself does to a program stays.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import hypothesis
 import jax

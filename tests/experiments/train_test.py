@@ -65,7 +65,8 @@ def _assert_same_end(workdir, whole):
 def test_start_and_end_say_what_is_going_on(whole_run):
   lines = whole_run.stderr.splitlines()
   assert "parameters on mesh data=1 x fsdp=1 x model=1" in lines[0]
-  assert lines[1] == f"fresh start: no checkpoint in {whole_run.workdir}"
+  assert lines[1].endswith("as char27: 7,084 tokens to learn from")
+  assert lines[2] == f"fresh start: no checkpoint in {whole_run.workdir}"
   last, hint = whole_run.stdout.splitlines()
   assert last.startswith("step 200, loss ")
   assert " tokens/s; checkpoint " in last
