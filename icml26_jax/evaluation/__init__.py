@@ -1,6 +1,7 @@
 """Measuring text and models: metrics, judges, likelihoods, intervals."""
 
 from icml26_jax.evaluation import (
+  diversity,
   intervals,
   likelihood,
   linear_probe,
@@ -12,6 +13,7 @@ from icml26_jax.evaluation import (
 )
 
 __all__ = [
+  "diversity",
   "intervals",
   "likelihood",
   "linear_probe",

@@ -51,3 +51,12 @@ def test_one_token_and_finite_gradients(score):
   ):
     gradient = jax.grad(lambda x: jnp.sum(score(x)))(log_probs)
     assert np.all(np.isfinite(gradient))
+
+
+def test_best_token_is_the_first_of_the_most_probable():
+  rng = np.random.default_rng(1)
+  p = rng.integers(0, 3, (20, 7)).astype(np.float32)
+  np.testing.assert_array_equal(confidence.best_token(p), p.argmax(axis=-1))
+  assert confidence.best_token(jnp.full((2, 3), -jnp.inf)).tolist() == [0, 0]
+  assert confidence.best_token(jnp.array([0.0, jnp.nan])) == 1
+  assert confidence.best_token(p).dtype == jnp.int32

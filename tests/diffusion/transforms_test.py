@@ -124,6 +124,27 @@ def test_equally_probable_tokens_all_stay(transform):
   )
 
 
+@pytest.mark.parametrize("vocab_size", [2, 40, 1000])
+def test_kept_tokens_are_those_of_a_sort(vocab_size):
+  rng = np.random.default_rng(vocab_size)
+  logits = rng.normal(size=(1, 50, vocab_size), scale=4).astype(np.float32)
+  logits[0, 0] = -np.inf
+  logits[0, 0, 1] = 0.0
+  log_probs = np.asarray(jax.nn.log_softmax(logits, axis=-1))
+  for k in (1, 2, 30):
+    kept = _apply(transforms.top_k(k), log_probs)[0] > -np.inf
+    least = -np.sort(-log_probs[0])[:, min(k, vocab_size) - 1, None]
+    expected = (log_probs[0] >= least) & (log_probs[0] > -np.inf)
+    np.testing.assert_array_equal(kept, expected)
+  for p in (1e-6, 0.3, 0.9):
+    kept = _apply(transforms.top_p(p), log_probs)[0] > -np.inf
+    mass = -np.sort(-np.exp(log_probs[0].astype(np.float64)))
+    need = (
+      np.cumsum(mass, axis=1) - mass < p * mass.sum(1, keepdims=True)
+    ).sum(1)
+    np.testing.assert_array_equal(kept.sum(axis=1), need)
+
+
 def test_transforms_chain_from_left_to_right(latent, log_probs):
   both = process_lib.chain(transforms.temperature(0.5), transforms.top_p(0.6))
   state = both.init(jnp.zeros(log_probs.shape[:2], jnp.int32))

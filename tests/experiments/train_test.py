@@ -68,7 +68,7 @@ def test_start_and_end_say_what_is_going_on(whole_run):
   assert lines[1].endswith("as char27: 7,084 tokens to learn from")
   assert lines[2] == f"fresh start: no checkpoint in {whole_run.workdir}"
   last, hint = whole_run.stdout.splitlines()
-  assert last.startswith("step 200, loss ")
+  assert last.startswith("step 200, mean loss ")
   assert " tokens/s; checkpoint " in last
   assert last.endswith(str(whole_run.workdir / checkpoint.FOLDER / "200"))
   assert hint == (

@@ -105,7 +105,7 @@ def agreement(
 
     score = -confidence.entropy(log_probs)
     rank = ranking.ranks(score, hidden)
-    tokens = jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
+    tokens = confidence.best_token(log_probs)
     surest = hidden & (rank < tokens_per_step)
     agrees = hidden & (rank < size[:, None])
     agrees &= state.listed & (tokens == state.tokens)

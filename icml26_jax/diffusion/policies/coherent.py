@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from icml26_jax import checks
-from icml26_jax.diffusion import contexts, ranking
+from icml26_jax.diffusion import confidence, contexts, ranking
 from icml26_jax.diffusion import process as process_lib
 
 
@@ -60,9 +60,9 @@ def select_ccd(
   missing = budget - jnp.sum(chosen, axis=1, keepdims=True)
   others = masked & ~chosen
   fill = ranking.best(-contexts.entropy(current), others, missing[:, 0])
-  tokens = jnp.argmax(
-    jnp.where(candidates[..., None], mean, current), axis=-1
-  ).astype(jnp.int32)
+  tokens = confidence.best_token(
+    jnp.where(candidates[..., None], mean, current)
+  )
   return chosen | fill, tokens
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from icml26_jax import checks
+from icml26_jax.diffusion import confidence
 from icml26_jax.diffusion import process as process_lib
 
 
@@ -93,5 +94,5 @@ def _early(
   checks.check_range(
     "token", token, low=0, high=log_probs.shape[-1], open_high=True
   )
-  proposed = jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
+  proposed = confidence.best_token(log_probs)
   return proposed, ~revealed & (proposed != token)
