@@ -52,14 +52,12 @@ def cases(seed: int) -> list[_timing.Case]:
   prompt = loaded.tokenizer.chat([{"role": "user", "content": PROMPT}])
   module = peer(loaded.params, loaded.config)
   model = llama.cached_model(loaded.config, num_slots=len(prompt) + NUM_TOKENS)
-  separate = llama.unstack(loaded.params)
   result = []
   for batch_size, target in TARGETS.items():
     tokens = np.repeat(prompt[None], batch_size, axis=0)
     sides = {
-      _timing.OURS: _ours(separate, model, tokens),
+      _timing.OURS: _ours(loaded.params, model, tokens),
       PEER: _theirs(module, tokens),
-      f"{_timing.OURS}, stacked": _ours(loaded.params, model, tokens),
     }
     decoded = [run() for run in sides.values()]
     for other in decoded[1:]:

@@ -15,7 +15,6 @@ from icml26_jax.layers import rotary
 from icml26_jax.models import llama
 from icml26_jax.objectives import next_token
 from icml26_jax.theory import conservation
-from icml26_jax.theory.conservation import llama_laws
 
 Apply = Callable[..., jax.Array]
 
@@ -135,15 +134,15 @@ def _both_pairings(params, tokens, *, config, apply):
 
 def _values(params: Any) -> list[tuple[float, jax.Array]]:
   """Columns of the values of every key-value head, `[L, K, D, dk]`."""
-  value = llama_laws.stacked(params, "value")
+  value = params["layers"]["value"]
   return [(1.0, jnp.swapaxes(value, -1, -2))]
 
 
 def _gain_without_value(params):
-  gain = llama_laws.stacked(params, "attention_norm")
+  gain = params["layers"]["attention_norm"]
   factors = [(1.0, gain[:, None])]
   for name in ("query", "key"):
-    matrix = llama_laws.stacked(params, name)
+    matrix = params["layers"][name]
     rows = matrix.reshape(len(matrix), -1, matrix.shape[-1])
     factors.append((-1.0, rows))
   return factors

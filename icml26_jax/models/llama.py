@@ -113,31 +113,6 @@ def check_params(params: Params, config: Config) -> None:
       )
 
 
-def unstack(params: Params) -> Params:
-  """The same parameters with arrays of their own for every layer.
-
-  All functions of this module take them. Layers are then compiled one by one,
-  which takes several times longer, and no longer cut out of a stacked array
-  at every step, which on a CPU is much of the time of decoding a small batch.
-
-  Args:
-    params: stacked parameters, as from `init`.
-
-  Returns:
-    A tree in which `layers` is a tuple.
-  """
-  layers = params["layers"]
-  count = len(layers["query"])
-  # Copies, so that the stacked arrays can be freed.
-  return {
-    **params,
-    "layers": tuple(
-      {name: jnp.array(stacked[i]) for name, stacked in layers.items()}
-      for i in range(count)
-    ),
-  }
-
-
 def with_pairing(
   params: Params, config: Config, pairing: str
 ) -> tuple[Params, Config]:

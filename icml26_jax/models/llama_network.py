@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import functools
 import math
-import operator
 from typing import Any
 
 import jax
@@ -98,25 +97,12 @@ def layers(
   ).astype(dtype)
   old = None if cache is None else (cache.keys, cache.values)
   embedded = x
-  x, (new, tapped) = _run(layer, x, params["layers"], old)
+  x, (new, tapped) = jax.lax.scan(layer, x, (params["layers"], old))
   if "hidden_states" in taps:
     tapped["hidden_states"] = jnp.concatenate(
       [embedded[None], tapped["hidden_states"]]
     )
   return x, new, tapped
-
-
-def _run(layer, x, weights, old):
-  """One layer after the other, whether their weights are stacked or not."""
-  if isinstance(weights, Mapping):
-    return jax.lax.scan(layer, x, (weights, old))
-  # Traced once, although compiled for every layer.
-  layer = jax.jit(layer)
-  outputs = []
-  for i, own in enumerate(weights):
-    x, output = layer(x, (own, jax.tree.map(operator.itemgetter(i), old)))
-    outputs.append(output)
-  return x, jax.tree.map(lambda *parts: jnp.stack(parts), *outputs)
 
 
 def _attend(x, weights, angles, visible, old, config):

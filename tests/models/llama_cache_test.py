@@ -115,27 +115,6 @@ def test_taps_show_slots(slow_llama, small):
     np.testing.assert_allclose(output.attention[:, row], expected, atol=1e-5)
 
 
-def test_unstacked_layers_predict_the_same(slow_llama, small):
-  config, params = small
-  prompts = padded(slow_llama.prompts([3, 2]), "left")
-  more = np.array([[4, 6], [8, 9]], np.int32)
-
-  def run(params):
-    first, cache = prefill(
-      params, *prompts, config=config, num_slots=SLOTS, taps=llama.TAPS
-    )
-    second, cache = extend(params, cache, more, config=config, taps=llama.TAPS)
-    return first, second, cache
-
-  separate = llama.unstack(params)
-  assert len(separate["layers"]) == config.num_layers
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5),
-    run(separate),
-    run(params),
-  )
-
-
 def test_narrow_model_has_a_narrow_cache(slow_llama):
   config = slow_llama.config(dtype="bfloat16")
   cache = llama.init_cache(config, batch_size=1, num_slots=SLOTS)

@@ -1,9 +1,9 @@
 """Laws of a language model of the Llama family, found in its parameters.
 
 Reads the trees of `icml26_jax.models.llama`: matrices `[out, in]`, layers
-stacked along the first axis, or a tuple of layers. Layers may also have what
-that model has not: shifts of the normalisations, attention without rotary
-positions, and experts behind a router.
+stacked along the first axis. Layers may also have what that model has not:
+shifts of the normalisations, attention without rotary positions, and experts
+behind a router.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def controls_for(params: Any, *, pairing: str | None) -> FoundLaws:
   controls = {
     "gate_down": law.norm_law(
       lambda params: [
-        (1.0, blocks.swap(stacked(params, "gate"))),
-        (-1.0, stacked(params, "down")),
+        (1.0, blocks.swap(params["layers"]["gate"])),
+        (-1.0, params["layers"]["down"]),
       ]
     ),
     "gain_without_gate": law.norm_law(
@@ -191,19 +191,6 @@ def layer_maxima(
   )
 
 
-def stacked(params: Any, name: str) -> jax.Array:
-  """One array of all layers, with the layer as first axis.
-
-  Args:
-    params: parameters, stacked or a tuple of layers.
-    name: of an array in every layer.
-  """
-  layers = params["layers"]
-  if isinstance(layers, Mapping):
-    return jnp.asarray(layers[name])
-  return jnp.stack([layer[name] for layer in layers])
-
-
 def _query_key(pairing, *, per_head=False):
   factors = functools.partial(_query_key_factors, per_head=per_head)
   if pairing is None:
@@ -223,7 +210,7 @@ def _query_key_factors(params, *, per_head=False):
 def _value_output(params, *, per_head=False):
   value = _heads(params, "value")
   # [L, D, H, dk] -> [L, H, dk, D]
-  output = jnp.moveaxis(stacked(params, "output"), 1, -1)
+  output = jnp.moveaxis(params["layers"]["output"], 1, -1)
   if per_head:
     value = jnp.repeat(value, output.shape[1] // value.shape[1], axis=1)
   return attention.value_output_factors(value, output)
@@ -231,28 +218,28 @@ def _value_output(params, *, per_head=False):
 
 def _heads(params, name):
   """`[L, H, dk, D]` as `[L, H, D, dk]`, with a bias as one more row."""
-  heads = blocks.swap(stacked(params, name))
+  heads = blocks.swap(params["layers"][name])
   bias = f"{name}_bias"
-  if bias not in _names(params):
+  if bias not in params["layers"]:
     return heads
-  return blocks.append_row(heads, stacked(params, bias))
+  return blocks.append_row(heads, params["layers"][bias])
 
 
 def _swiglu(params):
-  up, down = stacked(params, "up"), stacked(params, "down")
+  up, down = params["layers"]["up"], params["layers"]["down"]
   return [(1.0, blocks.swap(up)), (-1.0, down)]
 
 
 def _gain(norm, readers, params):
   """Gain (and shift) of a normalisation, and all that reads it."""
-  names = _names(params)
-  rows = [stacked(params, norm)]
+  names = params["layers"]
+  rows = [params["layers"][norm]]
   if f"{norm}_shift" in names:
-    rows.append(stacked(params, f"{norm}_shift"))
+    rows.append(params["layers"][f"{norm}_shift"])
   factors = [(1.0, jnp.stack(rows, axis=1))]
   for name in readers:
     if name in names:
-      matrix = stacked(params, name)
+      matrix = params["layers"][name]
       # Whatever is between layers and inputs: heads, experts, outputs.
       rows_of = matrix.reshape(len(matrix), -1, matrix.shape[-1])
       factors.append((-1.0, rows_of))
@@ -267,17 +254,11 @@ def _final_gain(params):
 
 
 def _router(params):
-  return blocks.swap(stacked(params, "router"))
+  return blocks.swap(params["layers"]["router"])
 
 
 def _shape(params, name):
-  """Shape of `stacked`, without stacking anything."""
-  return jax.eval_shape(lambda params: stacked(params, name), params).shape
-
-
-def _names(params):
-  layers = params["layers"]
-  return layers if isinstance(layers, Mapping) else layers[0]
+  return params["layers"][name].shape
 
 
 def _check(params, pairing, gate):
@@ -287,7 +268,7 @@ def _check(params, pairing, gate):
   mixture.check_gate(gate)
   if "layers" not in params:
     raise ValueError(f"params lacks layers, has {', '.join(sorted(params))}")
-  names = _names(params)
+  names = params["layers"]
   needed = (*_ATTENTION, *_SWIGLU, "attention_norm", "mlp_norm")
   for name in needed:
     if name not in names:
