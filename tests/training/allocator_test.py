@@ -10,8 +10,9 @@ import pytest
 from icml26_jax.training import allocator
 
 # A program with a workspace of 64 MB, that is, 16,384 pages of 4 kB; prints how
-# many pages its last 10 calls touched for the first time. A call may start
-# before the workspace of the last one is free, so that two take turns.
+# many pages 10 calls touched for the first time, the least of three rounds. On
+# a busy machine a call may start before the workspaces of earlier ones are
+# free, and find one more for itself.
 _PROGRAM = """
   import resource
 
@@ -32,10 +33,13 @@ _PROGRAM = """
 
   for _ in range(5):
     f(x).block_until_ready()
-  before = faults()
-  for _ in range(10):
-    f(x).block_until_ready()
-  print(faults() - before)
+  rounds = []
+  for _ in range(3):
+    before = faults()
+    for _ in range(10):
+      f(x).block_until_ready()
+    rounds.append(faults() - before)
+  print(min(rounds))
 """
 
 
@@ -48,10 +52,10 @@ def test_a_workspace_is_faulted_in_once_only():
     capture_output=True,
     text=True,
     check=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    # Sorting is many times slower without the code generator's optimisation.
+    env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
   )
-  # Otherwise each of the 10 calls faults in a workspace. Here a few may at most,
-  # while more and more calls overlap.
+  # Otherwise each of the 10 calls faults in a workspace, in every round.
   assert int(run.stdout) < 5 * 16_384
 
 
