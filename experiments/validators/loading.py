@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 import importlib
 import os
 import pathlib
@@ -101,7 +102,19 @@ def load_function(name: str) -> Callable:
     raise cli.UserError(f"apply {name!r}: {cli.one_line(error)}") from error
   if not callable(found):
     raise cli.UserError(f"apply {name!r} is not a function")
-  return found
+
+  @functools.wraps(found)
+  def call(*arguments, **options):
+    # Exit code 1 says that a law is broken, not that the function is.
+    try:
+      return found(*arguments, **options)
+    except Exception as error:  # whatever it does
+      raise cli.UserError(
+        f"apply {name!r} raised {type(error).__name__}:"
+        f" {cli.one_line(error)}; --v=1 shows where"
+      ) from error
+
+  return call
 
 
 def find_text(spec: str) -> corpora.Corpus:
